@@ -1,0 +1,25 @@
+"""Conv2d's arguments, as our layers take them."""
+
+from ..errors import UserError
+
+Size2 = int | tuple[int, int]
+
+
+def pair(value: Size2) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def resolve_padding(
+    padding: Size2 | str, kernel_size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Padding on all sides, and what ``"same"`` adds at the bottom and right of an even kernel."""
+    if not isinstance(padding, str):
+        return pair(padding), (0, 0)
+    if padding == "valid":
+        return (0, 0), (0, 0)
+    if padding != "same":
+        raise UserError(f"padding must be a number, a pair, 'same' or 'valid', got {padding!r}")
+    if stride != (1, 1):
+        raise UserError(f"padding='same' needs stride 1, got {stride}")
+    total = [d * (k - 1) for d, k in zip(dilation, kernel_size, strict=True)]
+    return (total[0] // 2, total[1] // 2), (total[0] % 2, total[1] % 2)

@@ -1,0 +1,143 @@
+"""Dynamic group convolution (DGC), Su, Fang et al., ECCV 2020, as a layer that drops in for nn.Conv2d."""
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..ops import dynamic_group_conv2d
+from ._conv import Size2, pair, resolve_padding
+from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
+from .saliency import SaliencyGenerator
+
+
+class DynamicGroupConv2d(nn.Module):
+    r"""Splits the output channels over heads; each head convolves only the best input channels, per image.
+
+    .. math:: x'^{i} = (x_\upsilon \cdot g^i_\upsilon) \otimes \theta^i_\upsilon, \quad
+              \upsilon = \mathrm{top}_{\lceil (1-\xi) C \rceil}(g^i)
+
+    The paper's symbols: H is ``heads``, xi ``pruning_rate``, d ``squeeze``, tau and T the gate's threshold.
+    Head h owns the output channels h, h+H, h+2H, ...: "concatenate and shuffle" costs nothing.
+    ``weight`` has the shape it has in ``nn.Conv2d``, so a dense checkpoint loads.
+
+    The target rate holds in training and evaluation alike, unless a schedule moves ``gate``. In training the
+    layer leaves its saliency, before pruning, in ``self.saliency`` for the losses.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
+        heads: groups of output channels, each with its own choice of input channels.
+        pruning_rate: share of the input channels each head leaves out, in [0, 1).
+        squeeze, halve_squeeze: width of the generator, see :func:`~dgconv.layers.saliency.hidden_width`.
+        gate: ``"head"`` keeps the same number of channels in every head; ``"global"`` (DGC-G) compares with one
+            threshold for the whole network, which a trainer must set.
+        keep_rule, tie_rule: see :mod:`dgconv.layers.gate`.
+        per_head_init: initial scale from the fan-out of one head, C'/H, as in the authors' code; otherwise from
+            all of C', as the undivided convolution has it.
+    """
+
+    saliency: Tensor | None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size2,
+        stride: Size2 = 1,
+        padding: Size2 | str = 0,
+        dilation: Size2 = 1,
+        heads: int = 4,
+        bias: bool = False,
+        *,
+        pruning_rate: float = 0.75,
+        squeeze: int = 16,
+        halve_squeeze: bool = True,
+        gate: Literal["head", "global"] = "head",
+        keep_rule: KeepRule = "ceil",
+        tie_rule: TieRule = "lowest_index",
+        per_head_init: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if in_channels < 1:
+            raise UserError(f"in_channels must be at least 1, got {in_channels}")
+        if heads < 1 or out_channels < 1 or out_channels % heads:
+            raise UserError(
+                f"heads must divide out_channels: {heads} heads, {out_channels} output channels. "
+                f"Use one of {[h for h in range(1, out_channels + 1) if out_channels % h == 0][:8]}"
+            )
+        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
+        self.kernel_size, self.stride, self.dilation = pair(kernel_size), pair(stride), pair(dilation)
+        self.padding, self.extra_padding = resolve_padding(
+            padding, self.kernel_size, self.stride, self.dilation
+        )
+        self.pruning_rate, self.per_head_init = check_pruning_rate(pruning_rate), per_head_init
+
+        self.weight = nn.Parameter(
+            torch.empty(out_channels, in_channels, *self.kernel_size, device=device, dtype=dtype)
+        )
+        self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.generator = SaliencyGenerator(
+            in_channels,
+            heads,
+            squeeze,
+            halve_squeeze=halve_squeeze,
+            signed=gate == "global",
+            device=device,
+            dtype=dtype,
+        )
+        if gate == "head":
+            self.gate: HeadGate | GlobalGate = HeadGate(
+                in_channels, pruning_rate, keep_rule=keep_rule, tie_rule=tie_rule, device=device
+            )
+        elif gate == "global":
+            self.gate = GlobalGate(device=device)
+        else:
+            raise UserError(f"gate must be 'head' or 'global', got {gate!r}")
+        self.saliency = None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kaiming-normal by fan-out, and the generator's own start."""
+        outputs = self.out_channels // self.heads if self.per_head_init else self.out_channels
+        nn.init.normal_(self.weight, std=math.sqrt(2 / (outputs * math.prod(self.kernel_size))))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        self.generator.reset_parameters()
+
+    def set_pruning_rate(self, pruning_rate: float) -> None:
+        """A new target rate, effective at once for the head-wise gate."""
+        self.pruning_rate = check_pruning_rate(pruning_rate)
+        if isinstance(self.gate, HeadGate):
+            self.gate.set_rate(pruning_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:  # one image without a batch, as nn.Conv2d takes it
+            return self.forward(x[None])[0]
+        if x.dim() != 4 or x.shape[1] != self.in_channels:
+            raise UserError(
+                f"expected an input [batch, {self.in_channels}, height, width] "
+                f"(or without batch), got {list(x.shape)}"
+            )
+        saliency = self.generator(x)  # [B, H, C]
+        self.saliency = saliency if self.training else None
+        gates = self.gate(saliency).to(x.dtype)
+        if any(self.extra_padding):
+            x = F.pad(x, (0, self.extra_padding[1], 0, self.extra_padding[0]))
+        out = dynamic_group_conv2d(x, self.weight, gates, self.stride, self.padding, self.dilation)
+        return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, dilation={self.dilation}, heads={self.heads}, "
+            f"bias={self.bias is not None}, pruning_rate={self.pruning_rate:.4g}"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave out the saliency: it holds on to the graph of one step."""
+        return self.__dict__ | {"saliency": None}

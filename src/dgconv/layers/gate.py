@@ -1,0 +1,111 @@
+"""Gates: which channels each head keeps. The tie rule and the keep-count rule live here and nowhere else."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+KeepRule = Literal["ceil", "round"]
+TieRule = Literal["lowest_index", "drop"]
+
+
+def check_pruning_rate(rate: float) -> float:
+    if not 0 <= rate < 1:
+        raise UserError(f"pruning_rate must be in [0, 1), got {rate}")
+    return rate
+
+
+def keep_count(channels: int, pruning_rate: float, rule: KeepRule = "ceil") -> int:
+    """How many of C channels a head keeps at pruning rate xi; never less than one.
+
+    ``ceil``: ``ceil((1 - xi) C)``, the paper. ``round``: ``C - round(xi C)``, the authors' code.
+    """
+    check_pruning_rate(pruning_rate)
+    if rule == "ceil":
+        keep = math.ceil(round((1 - pruning_rate) * channels, 6))  # (1 - 0.55) * 100 is 45.00000000000001
+    elif rule == "round":
+        keep = channels - round(pruning_rate * channels)
+    else:
+        raise UserError(f"keep_rule must be 'ceil' or 'round', got {rule!r}")
+    return max(1, keep)
+
+
+class HeadGate(nn.Module):
+    """Each head keeps its ``keep`` channels of greatest saliency (the paper's equation 6).
+
+    By value; the lowest index wins a tie; a NaN ranks last. With ``tie_rule="drop"``, as in the authors' code,
+    a channel passes only if its saliency is above the largest one left out, so ties at the border all go.
+
+    ``keep`` is a buffer: a schedule moves it without a new graph, and a checkpoint carries it.
+
+    Shape: ``[B, H, C]`` to ``[B, H, C]``, zero where a channel is left out.
+    """
+
+    keep: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        pruning_rate: float,
+        *,
+        keep_rule: KeepRule = "ceil",
+        tie_rule: TieRule = "lowest_index",
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        if tie_rule not in ("lowest_index", "drop"):
+            raise UserError(f"tie_rule must be 'lowest_index' or 'drop', got {tie_rule!r}")
+        self.channels, self.keep_rule, self.tie_rule = channels, keep_rule, tie_rule
+        self.register_buffer("keep", torch.tensor(keep_count(channels, pruning_rate, keep_rule), device=device))
+
+    def set_rate(self, pruning_rate: float) -> None:
+        """Prune this share of the channels from now on."""
+        self.keep.fill_(keep_count(self.channels, pruning_rate, self.keep_rule))
+
+    def mask(self, saliency: Tensor) -> Tensor:
+        """True where a channel is kept, ``[B, H, C]``."""
+        score = saliency.detach()
+        score = torch.where(score.isnan(), -torch.inf, score)
+        ranked, order = score.sort(dim=-1, descending=True, stable=True)
+        if self.tie_rule == "drop":
+            border = ranked.index_select(-1, self.keep.clamp(max=self.channels - 1).view(1))
+            return (score > border) | (self.keep == self.channels)
+        passes = torch.arange(self.channels, device=score.device) < self.keep  # by rank
+        return torch.zeros_like(score, dtype=torch.bool).scatter(-1, order, passes.expand_as(order))
+
+    def forward(self, saliency: Tensor) -> Tensor:
+        return saliency.where(self.mask(saliency), 0)
+
+    def extra_repr(self) -> str:
+        kept = "?" if self.keep.is_meta else int(self.keep)
+        return f"keep={kept} of {self.channels}"
+
+
+class GlobalGate(nn.Module):
+    """Keeps the channels whose ``abs(saliency)`` reaches one threshold, the same for the whole network (DGC-G).
+
+    The saliency is signed. ``threshold`` is a buffer that the trainer sets from the xi-quantile of all
+    saliencies (:class:`dgconv.train.GlobalThreshold`); until then it is 0 and nothing is pruned. A NaN never
+    passes.
+
+    Shape: ``[B, H, C]`` to ``[B, H, C]``, zero where a channel is left out.
+    """
+
+    threshold: Tensor
+
+    def __init__(self, *, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.register_buffer("threshold", torch.zeros((), device=device))
+
+    def mask(self, saliency: Tensor) -> Tensor:
+        """True where a channel is kept, ``[B, H, C]``."""
+        return saliency.detach().abs() >= self.threshold
+
+    def forward(self, saliency: Tensor) -> Tensor:
+        return saliency.where(self.mask(saliency), 0)
+
+    def extra_repr(self) -> str:
+        return "threshold=?" if self.threshold.is_meta else f"threshold={float(self.threshold):.4g}"

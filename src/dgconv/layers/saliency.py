@@ -1,0 +1,97 @@
+"""The saliency generator: a score for every input channel, per image and head (the paper's equation 5)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+HALVE_BELOW = 80  # the authors' code halves the squeeze of narrow layers
+
+
+def hidden_width(channels: int, squeeze: int, halve_squeeze: bool = True) -> int:
+    """Width C/d of the generator's hidden layer, at least 1.
+
+    The paper calls d constant and never gives it. The authors' code has d = 16, halved to 8 where C < 80
+    (``halve_squeeze``), which is what gives their reported MACs.
+    """
+    if squeeze < 1:
+        raise UserError(f"squeeze must be at least 1, got {squeeze}")
+    if halve_squeeze and channels < HALVE_BELOW:
+        squeeze = max(1, squeeze // 2)
+    return max(1, channels // squeeze)
+
+
+class SaliencyGenerator(nn.Module):
+    """Scores ``g = (W2 (W1 p(x))+ + beta)+`` for all heads at once, p being global average pooling.
+
+    In the precision of its parameters, under autocast too: scores rounded to bfloat16 tie by the dozen, and a tie
+    is decided by the channel's index instead of by the image.
+
+    Args:
+        channels: C, the input channels to be scored.
+        heads: H, each with its own W1, W2 and beta.
+        squeeze, halve_squeeze: see :func:`hidden_width`.
+        signed: leave out the last ReLU, as the global gate needs.
+
+    Shape: ``[B, C, height, width]`` to ``[B, H, C]``.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int,
+        squeeze: int = 16,
+        *,
+        halve_squeeze: bool = True,
+        signed: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.channels, self.heads, self.signed = channels, heads, signed
+        self.hidden = hidden_width(channels, squeeze, halve_squeeze)
+        self.weight1 = nn.Parameter(torch.empty(heads, self.hidden, channels, device=device, dtype=dtype))
+        self.weight2 = nn.Parameter(torch.empty(heads, channels, self.hidden, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(heads, channels, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Kaiming-normal for both maps, head by head, and beta = 1."""
+        nn.init.normal_(self.weight1, std=math.sqrt(2 / self.channels))
+        nn.init.normal_(self.weight2, std=math.sqrt(2 / self.hidden))
+        nn.init.ones_(self.bias)
+
+    def reset_to_ones(self) -> None:
+        """Every saliency exactly 1, for any image: where a converted, pre-trained layer starts."""
+        nn.init.zeros_(self.weight2)
+        nn.init.ones_(self.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            pooled = self._pool(x)  # [B, C]
+            hidden = F.relu(F.linear(pooled, self.weight1.flatten(0, 1)))  # [B, H*C/d]
+            hidden = hidden.unflatten(1, (self.heads, self.hidden)).transpose(0, 1)  # [H, B, C/d]
+            saliency = torch.baddbmm(self.bias[:, None], hidden, self.weight2.mT)  # [H, B, C]
+            return (saliency if self.signed else F.relu(saliency)).transpose(0, 1)  # [B, H, C]
+
+    def _pool(self, x: Tensor) -> Tensor:
+        pooled = x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32)).to(self.bias.dtype)
+        if _can_look(pooled) and not pooled.isfinite().all():
+            images = (~pooled.isfinite()).any(1).nonzero().flatten().tolist()
+            raise UserError(
+                f"the input holds NaN or infinite values in image {', '.join(map(str, images[:8]))} of the "
+                f"batch ({len(images)} in all); every value must be finite. Check the data or the layer before"
+            )
+        return pooled
+
+    def extra_repr(self) -> str:
+        signed = ", signed=True" if self.signed else ""
+        return f"channels={self.channels}, heads={self.heads}, hidden={self.hidden}{signed}"
+
+
+def _can_look(values: Tensor) -> bool:
+    """Looking at values is free on a CPU; it would stall a GPU, and a graph under capture has none."""
+    return values.device.type == "cpu" and type(values) is Tensor and not torch.compiler.is_compiling()

@@ -1,0 +1,43 @@
+"""Standard group convolution (SGC), the static rival: a fixed partition of the channels, then a shuffle."""
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ._conv import Size2
+
+
+class StandardGroupConv2d(nn.Conv2d):
+    """A grouped ``nn.Conv2d`` whose outputs are shuffled, so that the next layer's groups see all of these.
+
+    After the shuffle group g owns the output channels g, g+G, g+2G, ..., as a head of
+    :class:`~dgconv.layers.DynamicGroupConv2d` does. Costs 1/G of the undivided convolution.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size2,
+        stride: Size2 = 1,
+        padding: Size2 | str = 0,
+        dilation: Size2 = 1,
+        groups: int = 4,
+        bias: bool = False,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise UserError(
+                f"groups must divide both channel counts: {groups} groups, {in_channels} input and "
+                f"{out_channels} output channels"
+            )
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        grouped = super().forward(x)
+        return grouped.unflatten(-3, (self.groups, -1)).transpose(-3, -4).flatten(-4, -3)

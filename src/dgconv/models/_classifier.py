@@ -1,0 +1,60 @@
+"""What every model here has in common, with timm's names."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import UserError
+
+
+class ImageClassifier(nn.Module):
+    """``forward`` is ``forward_head(forward_features(x))``."""
+
+    classifier_path: str  # where the last linear layer is
+    num_features: int
+    input_size: tuple[int, int, int]  # what the paper trains it on
+    config: dict[str, Any]  # the arguments of create_model
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.pool(x)
+        return x if pre_logits else self.get_submodule(self.classifier_path.split(".")[0])(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        return self.get_submodule(self.classifier_path)
+
+    @property
+    def num_classes(self) -> int:
+        return getattr(self.get_classifier(), "out_features", 0)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """A fresh last layer; 0 classes leaves the features as they are."""
+        self.set_submodule(self.classifier_path, make_classifier(self.num_features, num_classes))
+        if hasattr(self, "config"):
+            self.config["num_classes"] = num_classes
+
+
+def make_classifier(features: int, num_classes: int) -> nn.Module:
+    if num_classes < 0:
+        raise UserError(f"num_classes must not be negative, got {num_classes}")
+    if num_classes == 0:
+        return nn.Identity()
+    linear = nn.Linear(features, num_classes)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+def initialize(model: nn.Module) -> None:
+    """Kaiming-normal by fan-out for plain convolutions; our own layers have their own start."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out")

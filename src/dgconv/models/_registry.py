@@ -1,0 +1,97 @@
+"""Models by name: a registered backbone, and the method that its convolutions use, ``backbone_method``."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from torch import nn
+
+from ..errors import UserError, unknown_name
+from ..layers import DynamicGroupConv2d, StandardGroupConv2d
+from ._classifier import ImageClassifier
+
+ConvLayer = Callable[..., nn.Module]  # nn.Conv2d's signature
+
+
+@dataclass(frozen=True)
+class Method:
+    """A convolution layer, what is fixed about it, and what the caller may choose."""
+
+    layer: ConvLayer
+    fixed: dict[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+
+DGC_OPTIONS = ("pruning_rate", "heads", "squeeze", "halve_squeeze", "per_head_init")
+METHODS = {
+    "": Method(nn.Conv2d),
+    "sgc": Method(StandardGroupConv2d, options=("groups",)),
+    "dgc": Method(DynamicGroupConv2d, {"gate": "head"}, (*DGC_OPTIONS, "keep_rule", "tie_rule")),
+    "dgcg": Method(DynamicGroupConv2d, {"gate": "global"}, DGC_OPTIONS),
+}
+
+
+@dataclass(frozen=True)
+class Backbone:
+    build: Callable[..., ImageClassifier]
+    defaults: dict[str, Any]
+
+
+_BACKBONES: dict[str, Backbone] = {}
+
+
+def register_backbone(**defaults: Any) -> Callable[[Callable[..., ImageClassifier]], Callable[..., ImageClassifier]]:
+    """Registers a builder under its own name, for every method.
+
+    The builder takes ``conv_layer`` and ``num_classes``. ``defaults`` are the layer options with which the paper's
+    reported MACs come out; a method takes those it knows.
+    """
+
+    def register(build: Callable[..., ImageClassifier]) -> Callable[..., ImageClassifier]:
+        _BACKBONES[build.__name__] = Backbone(build, defaults)
+        return build
+
+    return register
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Names that match a shell pattern, such as ``"resnet*_dgc"``."""
+    names = [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in METHODS]
+    return sorted(name for name in names if fnmatch(name, pattern))
+
+
+def create_model(name: str, num_classes: int | None = None, **options: Any) -> ImageClassifier:
+    """Build a registered model.
+
+    Args:
+        name: ``backbone`` (dense), ``backbone_sgc``, ``backbone_dgc`` or ``backbone_dgcg`` (global gate).
+        num_classes: default as in the paper, 10 or 1000.
+        options: of the layer (``pruning_rate``, ``heads``, ``squeeze``, ... or ``groups``) and of the backbone
+            (``stages``, ``growth``, ``width``, ...). None means the default.
+
+    The model carries what it was built from in ``model.config``.
+    """
+    if name not in list_models():
+        raise unknown_name("model", name, list_models())
+    backbone_name, _, method_name = name.partition("_")
+    backbone, method = _BACKBONES[backbone_name], METHODS[method_name]
+
+    given = {key: value for key, value in options.items() if value is not None}
+    layer_options = {key: value for key, value in backbone.defaults.items() if key in method.options}
+    layer_options |= {key: value for key, value in given.items() if key in method.options}
+    backbone_options = {key: value for key, value in given.items() if key not in method.options}
+    if num_classes is not None:
+        backbone_options["num_classes"] = num_classes
+
+    known = set(signature(backbone.build).parameters) - {"conv_layer"}
+    if unknown := sorted(set(backbone_options) - known):
+        raise UserError(
+            f"{name} has no option {', '.join(map(repr, unknown))}. It takes {', '.join(sorted(known))}"
+            + (f"; its layers take {', '.join(method.options)}" if method.options else "")
+        )
+    model = backbone.build(conv_layer=partial(method.layer, **method.fixed, **layer_options), **backbone_options)
+    model.config = {"name": name, "num_classes": model.num_classes, **given}
+    return model

@@ -1,0 +1,104 @@
+"""CondenseNet's modified DenseNet, Huang et al. 2018: CondenseNet-50 and -86 for CIFAR, -74 for ImageNet.
+
+The 1x1 convolution of each dense layer takes ``conv_layer``; the 3x3 has four fixed groups.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ._classifier import ImageClassifier, initialize, make_classifier
+from ._registry import ConvLayer, register_backbone
+
+
+class DenseLayer(nn.Module):
+    """BN, ReLU, 1x1 to four times the growth, BN, ReLU, grouped 3x3 to the growth, appended to the input."""
+
+    def __init__(self, in_channels: int, growth: int, conv_layer: ConvLayer, groups: int, bottleneck: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(in_channels)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv1 = conv_layer(in_channels, bottleneck * growth, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(bottleneck * growth)
+        self.relu2 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(bottleneck * growth, growth, 3, padding=1, groups=groups, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv1(self.relu1(self.norm1(x)))
+        out = self.conv2(self.relu2(self.norm2(out)))
+        return torch.cat([x, out], 1)
+
+
+class CondenseNet(ImageClassifier):
+    """
+    Args:
+        stages: dense layers a stage; average pooling halves the size in between.
+        growth: channels each layer of a stage adds.
+        stem: ``"cifar"`` or ``"imagenet"``, which strides by 2.
+        conv3x3_groups: groups of the 3x3 convolutions.
+        bottleneck: outputs of a 1x1 convolution, in units of the growth.
+    """
+
+    classifier_path = "classifier"
+
+    def __init__(
+        self,
+        stages: tuple[int, ...],
+        growth: tuple[int, ...],
+        stem: str,
+        conv_layer: ConvLayer = nn.Conv2d,
+        num_classes: int = 10,
+        conv3x3_groups: int = 4,
+        bottleneck: int = 4,
+    ) -> None:
+        super().__init__()
+        if len(stages) != len(growth):
+            raise UserError(f"stages and growth must have one length, got {list(stages)} and {list(growth)}")
+        self.input_size = (3, 32, 32) if stem == "cifar" else (3, 224, 224)
+        channels = 2 * growth[0]
+        self.stem = nn.Conv2d(3, channels, 3, 1 if stem == "cifar" else 2, 1, bias=False)
+        self.stages = nn.Sequential()
+        for stage, (layers, rate) in enumerate(zip(stages, growth, strict=True)):
+            if stage > 0:
+                self.stages.append(nn.AvgPool2d(2))
+            for _ in range(layers):
+                self.stages.append(DenseLayer(channels, rate, conv_layer, conv3x3_groups, bottleneck))
+                channels += rate
+        self.norm = nn.BatchNorm2d(channels)
+        self.relu = nn.ReLU(inplace=True)
+        self.num_features = channels
+        self.classifier = make_classifier(channels, num_classes)
+        initialize(self)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.relu(self.norm(self.stages(self.stem(x))))
+
+
+@register_backbone(pruning_rate=0.75)
+def condensenet50(
+    conv_layer: ConvLayer = nn.Conv2d,
+    num_classes: int = 10,
+    stages: tuple[int, ...] = (8, 8, 8),
+    growth: tuple[int, ...] = (8, 16, 32),
+) -> CondenseNet:
+    return CondenseNet(stages, growth, "cifar", conv_layer, num_classes)
+
+
+@register_backbone(pruning_rate=0.75)
+def condensenet86(
+    conv_layer: ConvLayer = nn.Conv2d,
+    num_classes: int = 10,
+    stages: tuple[int, ...] = (14, 14, 14),
+    growth: tuple[int, ...] = (8, 16, 32),
+) -> CondenseNet:
+    return CondenseNet(stages, growth, "cifar", conv_layer, num_classes)
+
+
+@register_backbone(pruning_rate=0.75)
+def condensenet74(
+    conv_layer: ConvLayer = nn.Conv2d,
+    num_classes: int = 1000,
+    stages: tuple[int, ...] = (4, 6, 8, 10, 8),
+    growth: tuple[int, ...] = (8, 16, 32, 64, 128),
+) -> CondenseNet:
+    return CondenseNet(stages, growth, "imagenet", conv_layer, num_classes)

@@ -1,0 +1,108 @@
+"""The training form: the reference's result and gradients, batched, without H copies of the input.
+
+Forward and backward of ``dynamic_group_conv2d`` as plain functions of tensors. Only x, weight and gates
+are needed for the backward pass; everything else is computed again there. Two ways to do it:
+
+- *folded*, for 1x1 convolutions: the gates go into the weight, ``W[o, c] * g[b, h(o), c]``, and one batched
+  matrix product does all heads. Costs one ``[B, C', C]`` tensor, whatever the size of the image.
+- *by head*, for k x k: one convolution a head on ``x * g_h``. Costs one copy of x at a time.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Pair = tuple[int, int]
+
+
+def output_size(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> tuple[int, int]:
+    """Height and width of the output of a convolution."""
+    height, width = (
+        (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
+        for i in range(2)
+    )
+    return height, width
+
+
+def empty_like_layout(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Room for a result, in the memory format of the input, as ``conv2d`` gives it."""
+    is_nhwc = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    layout = torch.channels_last if is_nhwc else torch.contiguous_format
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+
+
+def forward(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    size = output_size(x, weight, stride, padding, dilation)
+    out = empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
+    if _folds(weight, gates, padding, size):
+        pixels = _pixels(x[:, :, :: stride[0], :: stride[1]])  # [B, C, P]
+        _matmul_into(out, _fold(weight, gates), pixels)
+    else:
+        heads = gates.shape[1]
+        for head in range(heads):
+            scaled = x * gates[:, head, :, None, None]
+            out[:, head::heads] = F.conv2d(scaled, weight[head::heads], None, stride, padding, dilation)
+    return out
+
+
+def backward(
+    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of x, weight and gates."""
+    grad_x = empty_like_layout(x, x.shape)
+    if _folds(weight, gates, padding, (grad.shape[2], grad.shape[3])):
+        window = (slice(None), slice(None), slice(None, None, stride[0]), slice(None, None, stride[1]))
+        grad_pixels = _pixels(grad)
+        if stride == (1, 1):
+            _matmul_into(grad_x, _fold(weight, gates).mT, grad_pixels)
+        else:
+            grad_x.zero_()
+            grad_x[window] = (_fold(weight, gates).mT @ grad_pixels).view_as(x[window])
+        grad_folded = grad_pixels @ _pixels(x[window]).mT  # [B, C', C]
+        grad_folded = grad_folded.unflatten(1, (-1, gates.shape[1]))  # [B, C'/H, H, C]
+        grad_weight = torch.einsum("bohc,bhc->ohc", grad_folded, gates).reshape(weight.shape)
+        grad_gates = torch.einsum("bohc,ohc->bhc", grad_folded, _by_head(weight, gates))
+        return grad_x, grad_weight, grad_gates.contiguous()
+
+    heads = gates.shape[1]
+    grad_x.zero_()
+    grad_weight, grad_gates = weight.new_empty(weight.shape), gates.new_empty(gates.shape)
+    for head in range(heads):
+        gate = gates[:, head, :, None, None]
+        grad_scaled, grad_weight[head::heads], _ = torch.ops.aten.convolution_backward(
+            grad[:, head::heads], x * gate, weight[head::heads], None, stride, padding, dilation,
+            False, (0, 0), 1, (True, True, False),
+        )  # fmt: skip
+        grad_gates[:, head] = torch.linalg.vecdot(grad_scaled.flatten(2), x.flatten(2))
+        grad_x.addcmul_(grad_scaled, gate)
+    return grad_x, grad_weight, grad_gates
+
+
+def _folds(weight: Tensor, gates: Tensor, padding: Pair, size: tuple[int, int]) -> bool:
+    """1x1, and the folded weights take less room than H scaled copies of the pixels would."""
+    is_pointwise = weight.shape[2:] == (1, 1) and padding == (0, 0)
+    return is_pointwise and weight.shape[0] <= gates.shape[1] * size[0] * size[1]
+
+
+def _by_head(weight: Tensor, gates: Tensor) -> Tensor:
+    """A 1x1 weight as [C'/H, H, C]: output channel i*H + h belongs to head h."""
+    return weight.flatten(1).unflatten(0, (-1, gates.shape[1]))
+
+
+def _fold(weight: Tensor, gates: Tensor) -> Tensor:
+    """Gates times weight, per image: [B, C', C]."""
+    return (_by_head(weight, gates) * gates[:, None]).flatten(1, 2)
+
+
+def _pixels(x: Tensor) -> Tensor:
+    """[B, C, P]: a view in both memory formats."""
+    return x.flatten(2)
+
+
+def _matmul_into(out: Tensor, folded: Tensor, pixels: Tensor) -> None:
+    """out = folded @ pixels, written in out's own memory format."""
+    flat = out.flatten(2)
+    if out.is_contiguous():
+        torch.bmm(folded, pixels, out=flat)
+    else:  # channels last: the transposed product is the contiguous one
+        torch.bmm(pixels.mT, folded.mT, out=flat.mT)
