@@ -83,7 +83,8 @@ class SaliencyGenerator(nn.Module):
             images = (~pooled.isfinite()).any(1).nonzero().flatten().tolist()
             raise UserError(
                 f"the input holds NaN or infinite values in image {', '.join(map(str, images[:8]))} of the "
-                f"batch ({len(images)} in all); every value must be finite. Check the data or the layer before"
+                f"batch ({len(images)} in all); every value must be finite. Check the data and the learning rate; "
+                "a network that was never trained overflows in eval mode, its batch norms having no statistics yet"
             )
         return pooled
 

@@ -1,0 +1,41 @@
+"""Shared set-up."""
+
+import importlib
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def _let_torchvision_import() -> object:
+    """torchvision's wheels expect a CUDA build of torch; beside a CPU build its import stops at a missing operator.
+
+    Defining that operator is enough for the models, which are all the tests use.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        importlib.import_module("torchvision")
+        return library
+    except ModuleNotFoundError:
+        pass
+    return None
+
+
+@pytest.fixture(scope="session")
+def torchvision_models():
+    keep_alive = _let_torchvision_import()
+    yield pytest.importorskip("torchvision.models")
+    del keep_alive
+
+
+@pytest.fixture(scope="session")
+def timm(torchvision_models):
+    return pytest.importorskip("timm")
