@@ -5,6 +5,8 @@ import importlib
 import pytest
 import torch
 
+torch.set_num_threads(1)  # one test process a core
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

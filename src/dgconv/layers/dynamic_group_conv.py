@@ -72,9 +72,7 @@ class DynamicGroupConv2d(nn.Module):
             )
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.kernel_size, self.stride, self.dilation = pair(kernel_size), pair(stride), pair(dilation)
-        self.padding, self.extra_padding = resolve_padding(
-            padding, self.kernel_size, self.stride, self.dilation
-        )
+        self.padding, self.extra_padding = resolve_padding(padding, self.kernel_size, self.stride, self.dilation)
         self.pruning_rate, self.per_head_init = check_pruning_rate(pruning_rate), per_head_init
 
         self.weight = nn.Parameter(
@@ -120,8 +118,7 @@ class DynamicGroupConv2d(nn.Module):
             return self.forward(x[None])[0]
         if x.dim() != 4 or x.shape[1] != self.in_channels:
             raise UserError(
-                f"expected an input [batch, {self.in_channels}, height, width] "
-                f"(or without batch), got {list(x.shape)}"
+                f"expected an input [batch, {self.in_channels}, height, width] (or without batch), got {list(x.shape)}"
             )
         saliency = self.generator(x)  # [B, H, C]
         self.saliency = saliency if self.training else None

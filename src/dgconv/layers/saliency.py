@@ -70,12 +70,16 @@ class SaliencyGenerator(nn.Module):
         nn.init.ones_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not torch.amp.is_autocast_available(x.device.type):  # the meta device, for one
+            return self._score(self._pool(x))
         with torch.autocast(x.device.type, enabled=False):
-            pooled = self._pool(x)  # [B, C]
-            hidden = F.relu(F.linear(pooled, self.weight1.flatten(0, 1)))  # [B, H*C/d]
-            hidden = hidden.unflatten(1, (self.heads, self.hidden)).transpose(0, 1)  # [H, B, C/d]
-            saliency = torch.baddbmm(self.bias[:, None], hidden, self.weight2.mT)  # [H, B, C]
-            return (saliency if self.signed else F.relu(saliency)).transpose(0, 1)  # [B, H, C]
+            return self._score(self._pool(x))
+
+    def _score(self, pooled: Tensor) -> Tensor:
+        hidden = F.relu(F.linear(pooled, self.weight1.flatten(0, 1)))  # [B, H*C/d]
+        hidden = hidden.unflatten(1, (self.heads, self.hidden)).transpose(0, 1)  # [H, B, C/d]
+        saliency = torch.baddbmm(self.bias[:, None], hidden, self.weight2.mT)  # [H, B, C]
+        return (saliency if self.signed else F.relu(saliency)).transpose(0, 1)  # [B, H, C]
 
     def _pool(self, x: Tensor) -> Tensor:
         pooled = x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32)).to(self.bias.dtype)

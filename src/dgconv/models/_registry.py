@@ -43,7 +43,9 @@ class Backbone:
 _BACKBONES: dict[str, Backbone] = {}
 
 
-def register_backbone(**defaults: Any) -> Callable[[Callable[..., ImageClassifier]], Callable[..., ImageClassifier]]:
+def register_backbone(
+    **defaults: Any,
+) -> Callable[[Callable[..., ImageClassifier]], Callable[..., ImageClassifier]]:
     """Registers a builder under its own name, for every method.
 
     The builder takes ``conv_layer`` and ``num_classes``. ``defaults`` are the layer options with which the paper's

@@ -1,5 +1,7 @@
 """CondenseNet's modified DenseNet, Huang et al. 2018: CondenseNet-50 and -86 for CIFAR, -74 for ImageNet.
 
+CondenseNet-N has N = 2 n + 2 layers, n being the dense layers of all stages.
+
 The 1x1 convolution of each dense layer takes ``conv_layer``; the 3x3 has four fixed groups.
 """
 
@@ -72,6 +74,17 @@ class CondenseNet(ImageClassifier):
 
     def forward_features(self, x: Tensor) -> Tensor:
         return self.relu(self.norm(self.stages(self.stem(x))))
+
+
+@register_backbone(pruning_rate=0.75)
+def condensenet20(
+    conv_layer: ConvLayer = nn.Conv2d,
+    num_classes: int = 10,
+    stages: tuple[int, ...] = (3, 3, 3),
+    growth: tuple[int, ...] = (8, 16, 32),
+) -> CondenseNet:
+    """Not in the paper: small enough to train on a CPU while you watch."""
+    return CondenseNet(stages, growth, "cifar", conv_layer, num_classes)
 
 
 @register_backbone(pruning_rate=0.75)

@@ -10,7 +10,15 @@ from ..errors import UserError
 from ._classifier import ImageClassifier, initialize, make_classifier
 from ._registry import ConvLayer, register_backbone
 
-STAGES = ((1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1))  # expand, width, n
+STAGES = (
+    (1, 16, 1),
+    (6, 24, 2),
+    (6, 32, 3),
+    (6, 64, 4),
+    (6, 96, 3),
+    (6, 160, 3),
+    (6, 320, 1),
+)  # expand, width, n
 
 
 def round_to_eight(channels: float) -> int:

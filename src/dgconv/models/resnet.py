@@ -22,9 +22,7 @@ def _conv(
 class BasicBlock(nn.Module):
     """conv, BN, ReLU, conv, BN, plus the shortcut, ReLU."""
 
-    def __init__(
-        self, in_channels: int, out_channels: int, stride: int, conv_layer: ConvLayer, pre_norm: bool
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int, conv_layer: ConvLayer, pre_norm: bool) -> None:
         super().__init__()
         self.conv1 = _conv(conv_layer, pre_norm, in_channels, out_channels, 3, stride)
         self.bn1 = nn.BatchNorm2d(out_channels)
@@ -34,7 +32,8 @@ class BasicBlock(nn.Module):
         self.downsample: nn.Module | None = None
         if stride != 1 or in_channels != out_channels:
             self.downsample = nn.Sequential(
-                _conv(conv_layer, pre_norm, in_channels, out_channels, 1, stride), nn.BatchNorm2d(out_channels)
+                _conv(conv_layer, pre_norm, in_channels, out_channels, 1, stride),
+                nn.BatchNorm2d(out_channels),
             )
 
     def forward(self, x: Tensor) -> Tensor:

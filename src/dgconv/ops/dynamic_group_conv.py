@@ -25,7 +25,7 @@ def dynamic_group_conv2d(
     """
     _check_shapes(x, weight, gates)
     device_type = x.device.type
-    if torch.is_autocast_enabled(device_type):
+    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         x, weight, gates = x.to(dtype), weight.to(dtype), gates.to(dtype)
     if not x.dtype == weight.dtype == gates.dtype:
@@ -33,9 +33,7 @@ def dynamic_group_conv2d(
             f"x, weight and gates must have one dtype, got {x.dtype}, {weight.dtype} and {gates.dtype}; "
             "convert the input (or the module) with .to(), or use torch.autocast"
         )
-    return torch.ops.dgconv.dynamic_group_conv2d(
-        x, weight, gates, _pair(stride), _pair(padding), _pair(dilation)
-    )
+    return torch.ops.dgconv.dynamic_group_conv2d(x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
 
 
 @torch.library.custom_op("dgconv::dynamic_group_conv2d", mutates_args=())
@@ -46,9 +44,7 @@ def _forward(
 
 
 @_forward.register_fake
-def _(
-    x: Tensor, weight: Tensor, gates: Tensor, stride: list[int], padding: list[int], dilation: list[int]
-) -> Tensor:
+def _(x: Tensor, weight: Tensor, gates: Tensor, stride: list[int], padding: list[int], dilation: list[int]) -> Tensor:
     size = training.output_size(x, weight, _pair(stride), _pair(padding), _pair(dilation))
     return training.empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
 

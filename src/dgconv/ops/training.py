@@ -60,9 +60,9 @@ def backward(
             grad_x[window] = (_fold(weight, gates).mT @ grad_pixels).view_as(x[window])
         grad_folded = grad_pixels @ _pixels(x[window]).mT  # [B, C', C]
         grad_folded = grad_folded.unflatten(1, (-1, gates.shape[1]))  # [B, C'/H, H, C]
-        grad_weight = torch.einsum("bohc,bhc->ohc", grad_folded, gates).reshape(weight.shape)
-        grad_gates = torch.einsum("bohc,ohc->bhc", grad_folded, _by_head(weight, gates))
-        return grad_x, grad_weight, grad_gates.contiguous()
+        grad_weight = (grad_folded * gates[:, None]).sum(0).reshape(weight.shape)
+        grad_gates = grad_folded.mul_(_by_head(weight, gates)).sum(1)
+        return grad_x, grad_weight, grad_gates
 
     heads = gates.shape[1]
     grad_x.zero_()

@@ -1,0 +1,6 @@
+"""python -m dgconv"""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""The MACs the paper reports, each beside what our models cost in both conventions."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..models import ImageClassifier, create_model
+from .macs import count_macs
+
+
+class _FirstHalf(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, : x.shape[1] // 2]
+
+
+def _halve_classifier(model: ImageClassifier) -> None:
+    """Half the features reach the classifier, as in CondenseNet after its conversion; which half costs the same."""
+    classifier = nn.Linear(model.num_features // 2, model.num_classes)
+    model.set_submodule(model.classifier_path, nn.Sequential(_FirstHalf(), classifier))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One reported figure: millions of MACs, or a saving over the dense model."""
+
+    label: str
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+    reported: float | None = None  # None where the paper has it in a figure only
+    saving_over: str | None = None  # reported is a ratio to this model
+    fits: str = ""
+    change: Callable[[ImageClassifier], None] | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A row, counted. ``difference`` is in percent of the reported figure, by the convention closer to it."""
+
+    label: str
+    reported: str
+    paper: float
+    authors: float
+    paper_saving: float | None
+    authors_saving: float | None
+    difference: float | None
+    fits: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# A learned group convolution (LGC) with condensation factor C costs what a standard one with G = C groups costs.
+_CIFAR_MOBILENET = {"num_classes": 10, "downsample": (3, 5), "stem_stride": 1, "pruning_rate": 0.65}
+ROWS = (
+    Row("CondenseNet-50-DGC, rate 1/3", "condensenet50_dgc", {"pruning_rate": 1 / 3}, 51, fits="authors"),
+    Row("CondenseNet-50-DGC, rate 7/8", "condensenet50_dgc", {"pruning_rate": 7 / 8}),
+    Row("CondenseNet-50-DGC, rate 5/6", "condensenet50_dgc", {"pruning_rate": 5 / 6}),
+    Row("CondenseNet-50-DGC, rate 3/4", "condensenet50_dgc", {"pruning_rate": 3 / 4}),
+    Row("CondenseNet-50-DGC, rate 1/2", "condensenet50_dgc", {"pruning_rate": 1 / 2}),
+    Row('CondenseNet-50 "LGC 66M"', "condensenet50", reported=66, fits="authors; the undivided net, C = 1"),
+    Row("CondenseNet-50 LGC, C = 2", "condensenet50_sgc", {"groups": 2}),
+    Row("CondenseNet-50 LGC, C = 4", "condensenet50_sgc", {"groups": 4}),
+    Row("CondenseNet-86 LGC, C = 4", "condensenet86_sgc", {"groups": 4}, 65, fits="authors"),
+    Row("CondenseNet-86-DGC, rate 3/4", "condensenet86_dgc", {}, 71, fits="authors"),
+    Row("CondenseNet-86-DGC, CIFAR-100", "condensenet86_dgc", {"num_classes": 100}, 71, fits="authors"),
+    Row("CondenseNet-74 LGC, ImageNet", "condensenet74_sgc", {"groups": 4}, 529, fits="authors"),
+    Row(
+        "CondenseNet-74 LGC, classifier halved", "condensenet74_sgc", {"groups": 4}, 529,
+        fits="authors", change=_halve_classifier,
+    ),
+    Row("CondenseNet-74-DGC, rate 3/4", "condensenet74_dgc", {}, 549, fits="authors"),
+    Row("ResNet-18", "resnet18", reported=1810, fits="both"),
+    Row(
+        "ResNet-18-DGC, rate 0.55", "resnet18_dgc", {"pruning_rate": 0.55, "pre_norm": True}, 2.04,
+        saving_over="resnet18", fits="authors, BN and ReLU in front of each layer",
+    ),
+    Row(
+        "ResNet-18-DGC, rate 0.75 (the text)", "resnet18_dgc", {"pruning_rate": 0.75, "pre_norm": True}, 2.04,
+        saving_over="resnet18", fits="neither: the text's rate does not give its figure",
+    ),
+    Row("MobileNetV2", "mobilenetv2", reported=300, fits="paper"),
+    Row(
+        "MobileNetV2-DGC, rate 0.75, d = 16", "mobilenetv2_dgc", {"pruning_rate": 0.75, "squeeze": 16}, 245,
+        fits="neither",
+    ),
+    Row("MobileNetV2-DGC, rate 0.55, d = 4", "mobilenetv2_dgc", {}, 245, fits="paper; a fit, no code exists"),
+    Row(
+        "MobileNetV2-DGC-1, CIFAR, d = 16", "mobilenetv2_dgc", _CIFAR_MOBILENET | {"squeeze": 16}, 155,
+        fits="neither",
+    ),
+    Row(
+        "MobileNetV2-DGC-1, CIFAR, d = 4", "mobilenetv2_dgc", _CIFAR_MOBILENET, 155,
+        fits="paper; a fit, no code exists",
+    ),
+)  # fmt: skip
+
+
+def compare_with_paper() -> list[Comparison]:
+    """Count every row; in millions of MACs."""
+    dense = {name: _count(create_model(name)) for name in {row.saving_over for row in ROWS if row.saving_over}}
+    return [_compare(row, dense) for row in ROWS]
+
+
+def _compare(row: Row, dense: dict[str, dict[str, float]]) -> Comparison:
+    model = create_model(row.model, **row.options)
+    if row.change:
+        row.change(model)
+    macs = _count(model)
+    saving = {key: dense[row.saving_over][key] / macs[key] for key in macs} if row.saving_over else None
+    difference = None
+    if row.reported is not None:
+        figures = saving or macs
+        difference = min((100 * (figure / row.reported - 1) for figure in figures.values()), key=abs)
+    unit = "x" if row.saving_over else "M"
+    return Comparison(
+        label=row.label,
+        reported=f"{row.reported:g}{unit}" if row.reported is not None else "in a figure",
+        paper=macs["paper"],
+        authors=macs["authors"],
+        paper_saving=saving["paper"] if saving else None,
+        authors_saving=saving["authors"] if saving else None,
+        difference=difference,
+        fits=row.fits,
+    )
+
+
+def _count(model: nn.Module) -> dict[str, float]:
+    return {convention: count_macs(model, convention=convention).macs / 1e6 for convention in ("paper", "authors")}

@@ -1,0 +1,64 @@
+"""The figures of a trained network: what it gets wrong, and what it costs."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Data
+from ..layers import GlobalGate
+from ..layers.select import dynamic_layers
+from ..models import ImageClassifier
+from .macs import Convention, count_macs
+
+CONVENTIONS: tuple[Convention, ...] = ("paper", "authors")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """MACs are those of one image, by convention; ``dense_macs`` with plain convolutions instead of dynamic ones."""
+
+    model: str
+    data: str
+    test_images: int
+    error: float
+    pruning_rate: float | None
+    macs: dict[str, float]
+    dense_macs: dict[str, float]
+    parameters: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(
+    model: ImageClassifier,
+    data: Data,
+    *,
+    error: float,
+    pruning_rate: float | None,
+    device: torch.device | str = "cpu",
+) -> Summary:
+    """Count what was evaluated; ``error`` and ``pruning_rate`` come from :func:`dgconv.train.evaluate`."""
+    images = images_to_measure(model, data, device)
+    counts = {c: count_macs(model, data.input_size, c, images) for c in CONVENTIONS}
+    return Summary(
+        model=model.config["name"],
+        data=data.name,
+        test_images=len(data.test),
+        error=error,
+        pruning_rate=pruning_rate,
+        macs={convention: count.macs for convention, count in counts.items()},
+        dense_macs={convention: count.dense_macs for convention, count in counts.items()},
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+    )
+
+
+def images_to_measure(
+    model: nn.Module, data: Data, device: torch.device | str = "cpu", count: int = 256
+) -> Tensor | None:
+    """Test images, if the model has a global gate: what that costs depends on the image."""
+    if not any(isinstance(layer.gate, GlobalGate) for _, layer in dynamic_layers(model)):
+        return None
+    return next(iter(data.test.batches(count, train=False, device=device)))[0]

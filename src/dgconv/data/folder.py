@@ -1,0 +1,78 @@
+"""Images in one folder per class: the layout most people's own data already has."""
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .base import Data
+from .encoded_split import IMAGE_SIZE, EncodedSplit
+from .look import not_found, require_folder, subfolders
+from .stats import IMAGENET
+
+NEEDS = "train/<class>/ and test/<class>/ with images"
+ADVICE = f"Give --data-dir the folder that holds {NEEDS}."
+TEST_NAMES = ("test", "val", "validation")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
+
+
+class Files:
+    """Paths of encoded images, in one Arrow block: a list would be copied into each forked worker."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = pa.array([os.fsencode(path) for path in paths], pa.large_binary())
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> bytes:
+        return self._path(index).read_bytes()
+
+    def where(self, index: int) -> str:
+        return str(self._path(index))
+
+    def _path(self, index: int) -> Path:
+        return Path(os.fsdecode(self.paths[index].as_py()))
+
+
+def load_folder(root: Path, *, image_size: int | None = None, workers: int | None = None) -> Data:
+    """The classes are the folders in train/; the test split is in test/, val/ or validation/."""
+    require_folder(root, NEEDS)
+    train_root = root / "train"
+    test_root = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
+    if not train_root.is_dir():
+        raise not_found(root, "train/", ADVICE)
+    if test_root is None:
+        raise not_found(root, f"test split ({'/, '.join(TEST_NAMES)}/)", ADVICE)
+
+    classes = [folder.name for folder in subfolders(train_root)]
+    size = image_size or IMAGE_SIZE
+    train, test = (
+        EncodedSplit(*_read_split(folder, classes), IMAGENET, image_size=size, workers=workers)
+        for folder in (train_root, test_root)
+    )
+    return Data("folder", train, test, classes, (3, size, size), *IMAGENET)
+
+
+def _read_split(folder: Path, classes: list[str]) -> tuple[Files, Tensor]:
+    """The images of every class folder, and the number of their class in `classes`."""
+    class_folders = subfolders(folder)
+    if not class_folders:
+        raise not_found(folder, f"class folders with images ({', '.join(SUFFIXES)})", ADVICE)
+    paths: list[Path] = []
+    labels: list[int] = []
+    for class_folder in class_folders:
+        if class_folder.name not in classes:
+            raise UserError(
+                f"{class_folder} is a class that train/ does not have; it has {', '.join(classes[:6])}"
+                f"{', ...' if len(classes) > 6 else ''}. Rename or remove the folder, or add it to train/."
+            )
+        images = sorted(path for path in class_folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+        if not images:
+            raise not_found(class_folder, f"images ({', '.join(SUFFIXES)})", "Add some or remove the folder.")
+        paths += images
+        labels += [classes.index(class_folder.name)] * len(images)
+    return Files(paths), torch.tensor(labels)

@@ -1,0 +1,59 @@
+"""The one door to every data set, by name."""
+
+from pathlib import Path
+
+from ..errors import UserError, unknown_name
+from . import folder, shards
+from .base import Data
+from .cifar import load_cifar
+from .digits import load_digits
+from .folder import load_folder
+from .parquet import load_parquet
+
+NEEDED_FOLDER = {
+    "digits": None,
+    "cifar10": shards.NEEDS,
+    "cifar100": shards.NEEDS,
+    "parquet": shards.NEEDS,
+    "folder": folder.NEEDS,
+}
+
+
+def list_data() -> list[str]:
+    """The names `load_data` knows."""
+    return list(NEEDED_FOLDER)
+
+
+def load_data(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    image_size: int | None = None,
+    label_column: str | None = None,
+    workers: int | None = None,
+) -> Data:
+    """Load a data set by name.
+
+    `data_dir` is its folder (the embedded digits have none); `image_size` overrules its usual input size;
+    `label_column` chooses among several labels in Parquet files; `workers` processes decode large images
+    (None: one a core, at most 8; 0: none).
+    """
+    if name not in NEEDED_FOLDER:
+        raise unknown_name("data set", name, list_data())
+    if image_size is not None and image_size < 1:
+        raise UserError(f"image size {image_size} is not allowed; give a whole number of at least 1.")
+    if workers is not None and workers < 0:
+        raise UserError(f"{workers} workers are not possible; give 0 to decode without worker processes.")
+    if label_column is not None and name in ("digits", "folder"):
+        raise UserError(f"label column {label_column!r} has no meaning for {name!r}, only for Parquet; omit it.")
+
+    if name == "digits":
+        return load_digits(image_size)
+    if data_dir is None:
+        raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {NEEDED_FOLDER[name]}.")
+    root = Path(data_dir).expanduser()
+    if name == "folder":
+        return load_folder(root, image_size=image_size, workers=workers)
+    if name == "parquet":
+        return load_parquet(name, root, image_size=image_size, label_column=label_column, workers=workers)
+    return load_cifar(name, root, image_size=image_size, label_column=label_column)

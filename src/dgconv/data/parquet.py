@@ -1,0 +1,69 @@
+"""Data sets in the Parquet layout of the Hugging Face hub, whatever their columns are called."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from .base import Data
+from .columns import find_columns
+from .decode import decode, decode_all
+from .encoded_split import IMAGE_SIZE, EncodedSplit
+from .rows import Rows, read_rows, read_schema
+from .shards import find_shards
+from .stats import IMAGENET, Stats, measure
+from .tensor_split import TensorSplit
+
+SMALL = 64  # pixels a side up to which a data set is decoded once and kept in memory
+
+
+def load_parquet(
+    name: str,
+    root: Path,
+    *,
+    image_size: int | None = None,
+    label_column: str | None = None,
+    workers: int | None = None,
+    stats: Stats | None = None,
+) -> Data:
+    """Small images all of one size are kept in memory, unless `image_size` differs; others are streamed."""
+    train_files, test_files = find_shards(root)
+    columns = find_columns(read_schema(train_files[0]), train_files[0], label_column)
+    train_rows, train_labels = read_rows(train_files, columns)
+    if not columns.classes:
+        columns = replace(columns, classes=[str(number) for number in range(int(train_labels.max()) + 1)])
+    test_rows, test_labels = read_rows(test_files, columns)
+
+    if decoded := _decode_small(train_rows, test_rows, image_size):
+        train_images, test_images = decoded
+        stats = stats or measure(train_images)
+        height, width = train_images.shape[-2:]
+        pad = min(height, width) // 8  # 4 for the usual 32
+        return Data(
+            name,
+            TensorSplit(train_images, train_labels, stats, pad=pad, flip=True),
+            TensorSplit(test_images, test_labels, stats, pad=pad, flip=True),
+            columns.classes,
+            (3, height, width),
+            *stats,
+        )
+    stats = stats or IMAGENET
+    size = image_size or IMAGE_SIZE
+    return Data(
+        name,
+        EncodedSplit(train_rows, train_labels, stats, image_size=size, workers=workers),
+        EncodedSplit(test_rows, test_labels, stats, image_size=size, workers=workers),
+        columns.classes,
+        (3, size, size),
+        *stats,
+    )
+
+
+def _decode_small(train: Rows, test: Rows, image_size: int | None) -> tuple[Tensor, Tensor] | None:
+    """All images, if they are small and all of one size, which is the one asked for."""
+    size = decode(train, 0).size
+    wanted = (image_size, image_size) if image_size else size
+    if max(size) > SMALL or size != wanted:
+        return None
+    train_images, test_images = decode_all(train, size), decode_all(test, size)
+    return None if train_images is None or test_images is None else (train_images, test_images)

@@ -1,0 +1,61 @@
+"""A split held in memory, for small images: no worker processes, every step one tensor operation."""
+
+from collections.abc import Iterator
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from .augment import mirror, shift
+from .base import Batch
+from .order import draw, epoch_order
+from .stats import Stats
+
+
+class TensorSplit:
+    """Images uint8 [N, 3, H, W] and labels int64 [N].
+
+    Training crops out of `pad` black pixels around the image and, with `flip`, mirrors half of the images.
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor, stats: Stats, *, pad: int, flip: bool) -> None:
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or not len(images):
+            raise UserError(f"images are {images.dtype} {list(images.shape)}; give torch.uint8 [N, 3, H, W], N > 0.")
+        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+            raise UserError(f"labels are {labels.dtype} {list(labels.shape)}; give torch.int64 [{len(images)}].")
+        self.images, self.labels, self.stats, self.pad, self.flip = images, labels, stats, pad, flip
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same split kept on `device`, which spares `batches` the copy at the start of each pass."""
+        images, labels = self.images.to(device), self.labels.to(device)
+        return type(self)(images, labels, self.stats, pad=self.pad, flip=self.flip)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        train: bool,
+        generator: torch.Generator | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Iterator[Batch]:
+        """See `Split.batches`.
+
+        The images and all random numbers of the pass go to `device` first: from then on the host only
+        queues work and never waits for the accelerator.
+        """
+        order = epoch_order(len(self), batch_size, train=train, generator=generator).to(device)
+        images, labels = self.images.to(device), self.labels.to(device)
+        normalise = self.stats.normaliser(device)
+        if train:
+            rows, columns = draw(2 * self.pad + 1, (2, len(self)), generator).to(device)
+            flipped = draw(2, (len(self),), generator).bool().to(device) & self.flip
+
+        for chosen in order.split(batch_size):
+            batch = images[chosen]
+            if train:
+                batch = mirror(shift(batch, self.pad, rows[chosen], columns[chosen]), flipped[chosen])
+            yield normalise(batch), labels[chosen]

@@ -1,0 +1,237 @@
+"""Puts dynamic group convolution into a network that was built, and perhaps trained, without it."""
+
+import io
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Literal, cast
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+from torch.nn.utils import parametrize
+
+from ..errors import UserError
+from .dynamic_group_conv import DynamicGroupConv2d
+from .gate import HeadGate, KeepRule, TieRule
+from .saliency import hidden_width
+
+Convolution = nn.Conv2d | DynamicGroupConv2d
+FilterFn = Callable[[str, nn.Conv2d], bool]
+
+GEOMETRY = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_hooks",
+    "_backward_pre_hooks",
+    "_backward_hooks",
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+@dataclass(frozen=True)
+class DGCConfig:
+    """How :func:`convert_` builds its layers: the options of :class:`DynamicGroupConv2d`, and ``preserve``.
+
+    With ``preserve`` every saliency starts at exactly 1, so at pruning rate 0 the network computes what it
+    computed before. Above 0 all channels tie at first and each head keeps the same ones, by index, until
+    training tells them apart: better start at 0 and let a schedule raise the rate. Without ``preserve`` the
+    generators start at random, as in training from scratch.
+    """
+
+    heads: int = 4
+    pruning_rate: float = 0.75
+    squeeze: int = 16
+    halve_squeeze: bool = True
+    gate: Literal["head", "global"] = "head"
+    keep_rule: KeepRule = "ceil"
+    tie_rule: TieRule = "lowest_index"
+    preserve: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.heads, int) or self.heads < 1:
+            raise UserError(f"heads must be a whole number, at least 1, got {self.heads!r}")
+        if self.gate not in ("head", "global"):
+            raise UserError(f"gate must be 'head' or 'global', got {self.gate!r}")
+        hidden_width(1, self.squeeze, self.halve_squeeze)
+        HeadGate(1, self.pruning_rate, keep_rule=self.keep_rule, tie_rule=self.tie_rule, device="meta")
+        if self.preserve and self.gate == "head" and self.tie_rule == "drop" and self.pruning_rate > 0:
+            raise UserError(
+                "tie_rule='drop' with preserve=True prunes everything for good: all saliencies start at 1, "
+                "and ties go. Use tie_rule='lowest_index', or preserve=False, or start at pruning_rate=0"
+            )
+
+
+@dataclass(frozen=True)
+class ConvertedConv:
+    """What became of one convolution. ``reason`` says why it was left, and its other names if shared."""
+
+    name: str
+    action: Literal["replaced", "left"]
+    in_channels: int
+    out_channels: int
+    kernel_size: tuple[int, ...]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """Every convolution of the network, in module order, and what :func:`convert_` did with it.
+
+    ``print`` it, with or without rich, for a table.
+    """
+
+    rows: tuple[ConvertedConv, ...]
+
+    @property
+    def replaced(self) -> list[ConvertedConv]:
+        return [row for row in self.rows if row.action == "replaced"]
+
+    @property
+    def left(self) -> list[ConvertedConv]:
+        return [row for row in self.rows if row.action == "left"]
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return f"replaced {len(self.replaced)} of {len(self.rows)} convolutions, left {len(self.left)}"
+
+    def __rich__(self) -> Group:
+        table = Table("convolution", "", "channels", "kernel", "reason")
+        for row in self.rows:
+            cells = [
+                row.name,
+                row.action,
+                f"{row.in_channels} -> {row.out_channels}",
+                "x".join(map(str, row.kernel_size)),
+                row.reason,
+            ]
+            table.add_row(*map(Text, cells), style="" if row.action == "replaced" else "dim")
+        lines = [Text(self.summary)]
+        if not self.replaced:
+            lines.append(Text("Warning: nothing was replaced; the table gives the reasons", style="yellow"))
+        return Group(table, *lines)
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=140, color_system=None, force_terminal=False)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def convert_(model: nn.Module, config: DGCConfig | None = None, filter_fn: FilterFn | None = None) -> ConversionReport:
+    """Replace the convolutions of a network by :class:`DynamicGroupConv2d`, in place.
+
+    The new layers take over the very parameters of the old, under the same names: checkpoints of the dense
+    network load (with ``strict=False``, the generators being new), tied weights stay tied and an optimizer's
+    references stay good. Only the generators' parameters are new to the optimizer.
+
+    Whatever does more than convolve is left, and so are grouped convolutions; the report says which and why.
+
+    Args:
+        model: any module that contains convolutions.
+        config: options of the new layers; default ``DGCConfig()``.
+        filter_fn: ``filter_fn(name, conv)`` tells whether to replace one that can be. By default all are but
+            the network's first convolution: three colours leave nothing to choose from. A shared convolution
+            is asked about once, under its first name.
+    """
+    if isinstance(model, nn.Conv2d):
+        raise UserError(
+            "the model is itself a convolution, and nothing holds it in which it could be replaced; "
+            "wrap it in a module, as nn.Sequential(conv)"
+        )
+    config = config or DGCConfig()
+    names = _convolutions(model)
+    if not names:
+        raise UserError(f"{type(model).__name__} has no nn.Conv2d to replace")
+
+    first = next(iter(names))
+    rows: list[ConvertedConv] = []
+    layers: dict[nn.Module, nn.Module] = {}
+    for conv, (name, *aliases) in names.items():
+        reason = _why_not(conv, config.heads)
+        if reason is None and isinstance(conv, nn.Conv2d):
+            if filter_fn is None:
+                reason = "first conv" if conv is first else None
+            elif not filter_fn(name, conv):
+                reason = "filter_fn"
+            if reason is None:
+                layers[conv] = _dynamic(conv, config)
+        notes = [reason] if reason else []
+        notes += [f"shared, also {', '.join(aliases)}"] if aliases else []
+        action: Literal["replaced", "left"] = "replaced" if conv in layers else "left"
+        rows.append(
+            ConvertedConv(name, action, conv.in_channels, conv.out_channels, conv.kernel_size, "; ".join(notes))
+        )
+    _swap(model, layers)  # at the end, so that an error on the way leaves the model whole
+    return ConversionReport(tuple(rows))
+
+
+def _convolutions(model: nn.Module) -> dict[Convolution, list[str]]:
+    """Each convolution once, in module order, with all its names."""
+    names: dict[Convolution, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Convolution):
+            names.setdefault(module, []).append(name)
+    return names
+
+
+def _why_not(conv: Convolution, heads: int) -> str | None:
+    """The reason why a convolution cannot be replaced, if there is one."""
+    if isinstance(conv, DynamicGroupConv2d):
+        return "already dynamic"
+    if _has_own_forward(conv):
+        return f"{type(conv).__name__} has its own forward"
+    if parametrize.is_parametrized(conv):
+        return "parametrized"
+    if type(conv.weight) is not nn.Parameter:  # a lazy module before its first pass, a quantized weight
+        return f"weight is a {type(conv.weight).__name__}, not an nn.Parameter"
+    if not conv.weight.is_floating_point():
+        return f"weight is {conv.weight.dtype}"
+    if any(getattr(conv, kind) for kind in HOOKS):
+        return "has hooks"
+    if {*conv._parameters, *conv._buffers, *conv._modules} != {"weight", "bias"}:
+        return "holds more than weight and bias"
+    if conv.groups > 1:
+        return "depthwise" if conv.groups == conv.in_channels else f"{conv.groups} groups"
+    if conv.padding_mode != "zeros":
+        return f"padding_mode {conv.padding_mode!r}"
+    if conv.out_channels % heads:
+        return f"{heads} heads do not divide {conv.out_channels} output channels"
+    return None
+
+
+def _has_own_forward(conv: nn.Conv2d) -> bool:
+    """In its class, as timm's Conv2dSame, or put on the object."""
+    methods = ("forward", "_conv_forward", "__call__")
+    return any(getattr(type(conv), name) is not getattr(nn.Conv2d, name) for name in methods) or any(
+        name in vars(conv) for name in methods
+    )
+
+
+def _dynamic(conv: nn.Conv2d, config: DGCConfig) -> DynamicGroupConv2d:
+    """The layer that takes a convolution's place, with its parameters."""
+    options = asdict(config)
+    preserve = options.pop("preserve")
+    layer = DynamicGroupConv2d(
+        **{name: getattr(conv, name) for name in GEOMETRY},
+        bias=conv.bias is not None,
+        device=conv.weight.device,
+        dtype=conv.weight.dtype,
+        **options,
+    )
+    layer.weight, layer.bias = cast(nn.Parameter, conv.weight), cast(nn.Parameter | None, conv.bias)
+    if preserve:
+        layer.generator.reset_to_ones()
+    return layer.train(conv.training)
+
+
+def _swap(model: nn.Module, layers: dict[nn.Module, nn.Module]) -> None:
+    """Put each new layer wherever its old one is held; ``named_children`` gives a shared one only once."""
+    for parent in list(model.modules()):
+        for name, child in list(parent._modules.items()):
+            if child in layers:
+                setattr(parent, name, layers[child])

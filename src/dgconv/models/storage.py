@@ -1,0 +1,101 @@
+"""Models on disk: ``config.json`` and ``model.safetensors`` in a folder. No pickle is ever written or read."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+from .. import __version__
+from ..errors import UserError
+from ._classifier import ImageClassifier
+from ._registry import create_model
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+def save_model(folder: Path, model: ImageClassifier, **extra: Any) -> None:
+    """Write a model that ``create_model`` built; ``extra`` goes into ``config.json`` beside it."""
+    if not hasattr(model, "config"):
+        raise UserError("only a model built by create_model can be saved this way: it has no .config")
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(folder / WEIGHTS, save(tensors))
+    config = {"dgconv": __version__, "model": model.config, **extra}
+    write_atomically(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+
+
+def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageClassifier:
+    """The model of a run folder, in eval mode."""
+    folder = Path(folder)
+    config = read_config(folder)
+    if "model" not in config:
+        raise UserError(f"{folder / CONFIG} has no 'model' entry, so it was not written by dgconv")
+    try:
+        model = create_model(**config["model"])
+    except TypeError as error:
+        raise UserError(f"{folder / CONFIG}: the 'model' entry cannot be used: {error}") from None
+    _load_weights(model, folder / WEIGHTS)
+    return model.to(device).eval()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """``config.json`` of a run folder."""
+    path = folder / CONFIG
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(
+            f"{folder} is not a run folder: it has no {CONFIG}. 'dgconv train' and 'dgconv import-authors' write one"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return config
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    try:
+        tensors = load_file(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: the run was not finished, or the file was moved") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None
+    expected = model.state_dict()
+    problems = [f"missing {name}" for name in expected if name not in tensors]
+    problems += [f"unexpected {name}" for name in tensors if name not in expected]
+    problems += [
+        f"{name} is {list(tensors[name].shape)}, expected {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in tensors and tensors[name].shape != tensor.shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise UserError(f"{path} does not fit the model in {CONFIG}: {'; '.join(problems[:5])}{more}")
+    model.load_state_dict(tensors)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """All or nothing: a reader sees the old file or the new one, whenever the machine stops."""
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,28 @@
+"""The three-stage schedule and the learning rate: pure functions of progress p, from 0 to 1 (the paper's figure 3)."""
+
+import math
+
+from torch import nn
+
+from ..layers import HeadGate
+from ..layers.select import dynamic_layers
+
+WARM_UP_END = 1 / 12  # nothing is pruned before
+RAMP_END = 3 / 4  # the full rate holds afterwards: fine-tuning
+
+
+def pruning_ramp(progress: float) -> float:
+    """Share of the target rate that is pruned: 0, then a straight line, then 1."""
+    return min(1.0, max(0.0, (progress - WARM_UP_END) / (RAMP_END - WARM_UP_END)))
+
+
+def cosine_learning_rate(base: float, progress: float) -> float:
+    """From ``base`` to 0 along half a cosine."""
+    return base * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def set_progress(model: nn.Module, progress: float) -> None:
+    """Move every head-wise gate to where the schedule is. Global gates follow their threshold instead."""
+    for _, layer in dynamic_layers(model):
+        if isinstance(layer.gate, HeadGate):
+            layer.gate.set_rate(layer.pruning_rate * pruning_ramp(progress))

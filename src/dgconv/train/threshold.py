@@ -1,0 +1,69 @@
+"""The controller of the global threshold (DGC-G), from the paper's appendix."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..layers import GlobalGate
+from ..layers.select import dynamic_layers
+from .schedule import pruning_ramp
+
+
+class GlobalThreshold:
+    """Sets one threshold T for all global gates of a model, so that the wanted share of saliencies falls below it.
+
+    .. math:: \\xi = |\\{g : |g| < T\\}| / |G|
+
+    G is the *library*: the saliencies of the last ``batches`` iterations of every ``every``-th epoch, over all layers,
+    heads and, under ``torch.distributed``, all ranks. The last T found is the one used for inference.
+
+    The paper leaves two things open. Here xi follows the pruning schedule, as the head-wise gates do, and T is 0
+    until the first update. A run whose length is no multiple of ``every`` updates after its last epoch as well.
+    """
+
+    def __init__(self, model: nn.Module, epochs: int, batches: int = 5, every: int = 3) -> None:
+        layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
+        self.gates = [layer.gate for layer in layers if isinstance(layer.gate, GlobalGate)]
+        self.target = layers[0].pruning_rate if layers else 0.0
+        self.epochs, self.batches, self.every = epochs, batches, every
+        self.library: list[Tensor] = []
+
+    def __bool__(self) -> bool:
+        """Whether the model has anything to control."""
+        return bool(self.gates)
+
+    def wants(self, epoch: int, batch: int, batches_per_epoch: int) -> bool:
+        """Whether the saliencies of this iteration belong to the library; all three count from 0."""
+        is_update_epoch = (epoch + 1) % self.every == 0 or epoch + 1 == self.epochs
+        return bool(self) and is_update_epoch and batch >= batches_per_epoch - self.batches
+
+    def add(self, saliencies: list[Tensor]) -> None:
+        """One iteration's saliencies, one ``[B, H, C]`` a layer."""
+        self.library.append(torch.cat([g.detach().abs().flatten() for g in saliencies]))
+
+    def update(self, progress: float) -> float | None:
+        """At the end of an epoch: the new threshold if there is a library, which is emptied."""
+        if not self.library:
+            return None
+        values = _over_ranks(torch.cat(self.library))
+        self.library.clear()
+        threshold = quantile(values, self.target * pruning_ramp(progress))
+        for gate in self.gates:
+            gate.threshold.copy_(threshold)
+        return float(threshold)
+
+
+def quantile(values: Tensor, share: float) -> Tensor:
+    """The value that ``round(share * n)`` of n values are below. (torch.quantile stops at 16 million values.)"""
+    if share <= 0:
+        return values.new_zeros(())
+    below = min(round(share * values.numel()), values.numel() - 1)
+    return values.kthvalue(below + 1).values
+
+
+def _over_ranks(values: Tensor) -> Tensor:
+    if not (dist.is_available() and dist.is_initialized()):
+        return values
+    gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, values)
+    return torch.cat(gathered)

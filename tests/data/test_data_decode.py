@@ -1,0 +1,83 @@
+"""Decoding whatever kind of image a data set holds into RGB."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dgconv.data.decode import FORMATS, decode, decode_all
+from dgconv.errors import UserError
+
+
+class Memory:
+    """Encoded images in a list."""
+
+    def __init__(self, *images: bytes) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index: int) -> bytes:
+        return self.images[index]
+
+    def where(self, index: int) -> str:
+        return f"image {index}"
+
+
+def saved(image: Image.Image, format: str = "PNG", **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format(format):
+    pixels = np.full((5, 7, 3), (250, 120, 10), np.uint8)
+    image = decode(Memory(saved(Image.fromarray(pixels), format)), 0)
+    assert image.mode == "RGB"
+    np.testing.assert_allclose(np.asarray(image).astype(int), pixels, atol=4)
+
+
+def test_lossless_webp_is_exact(noise):
+    (pixels,) = noise(1)
+    assert np.array_equal(decode(Memory(saved(Image.fromarray(pixels), "WEBP", lossless=True)), 0), pixels)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    [
+        (np.full((2, 2), 77, np.uint8), (77, 77, 77)),
+        (np.full((2, 2), 77 * 256 + 13, np.uint16), (77, 77, 77)),
+        (np.full((2, 2, 2), (77, 128), np.uint8), (77, 77, 77)),
+        (np.full((2, 2, 4), (1, 2, 3, 128), np.uint8), (1, 2, 3)),
+    ],
+    ids=["grey", "grey 16 bit", "grey and alpha", "rgba"],
+)
+def test_other_kinds_of_pixel_become_rgb(pixels, expected):
+    assert np.asarray(decode(Memory(saved(Image.fromarray(pixels))), 0))[0, 0].tolist() == list(expected)
+
+
+def test_a_palette_becomes_rgb():
+    image = Image.new("RGB", (3, 3), (200, 0, 40)).convert("P", palette=Image.Palette.ADAPTIVE)
+    assert np.asarray(decode(Memory(saved(image)), 0))[1, 1].tolist() == [200, 0, 40]
+
+
+def test_decodes_all_in_order(noise, encode):
+    images = noise(5, height=4, width=6)
+    tensor = decode_all(Memory(*map(encode, images)), (6, 4))
+    assert tensor is not None
+    assert np.array_equal(tensor.permute(0, 2, 3, 1), np.stack(images))
+    assert tensor.is_contiguous()
+
+
+def test_decodes_none_when_a_size_differs(noise, encode):
+    images = [*noise(3), *noise(1, height=9)]
+    assert decode_all(Memory(*map(encode, images)), (8, 8)) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"GIF89a", b"\x89PNG\r\n\x1a\n????", b"\xff\xd8\xff", b"RIFF0000WEBPVP8L"])
+def test_damaged_bytes_are_named(damage):
+    with pytest.raises(UserError, match=r"cannot read the image in image 1: .*remove it"):
+        decode(Memory(b"", damage), 1)

@@ -1,0 +1,275 @@
+"""The layer against a plain loop over images and heads, and as a drop-in for nn.Conv2d."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from dgconv import DynamicGroupConv2d
+from dgconv.errors import UserError
+
+
+def plain_loop(layer, x, keep):
+    """The paper's equations, image by image and head by head, convolving the kept channels only."""
+    outputs = []
+    for image in x:
+        pooled = image.mean((1, 2))
+        heads = []
+        for head in range(layer.heads):
+            generator = layer.generator
+            hidden = (generator.weight1[head] @ pooled).relu()
+            saliency = (generator.weight2[head] @ hidden + generator.bias[head]).relu()
+            ranking = sorted(range(len(saliency)), key=lambda c: (-saliency[c].item(), c))
+            kept = sorted(ranking[:keep])
+            emphasized = image[kept] * saliency[kept][:, None, None]
+            weight = layer.weight[head :: layer.heads][:, kept]
+            heads.append(F.conv2d(emphasized, weight, None, layer.stride, layer.padding, layer.dilation))
+        shuffled = [heads[o % layer.heads][o // layer.heads] for o in range(layer.out_channels)]
+        outputs.append(torch.stack(shuffled))
+    out = torch.stack(outputs)
+    return out if layer.bias is None else out + layer.bias[:, None, None]
+
+
+def force_ties(layer, kind):
+    with torch.no_grad():
+        if kind != "none":
+            layer.generator.weight2.zero_()
+        if kind == "all equal":
+            layer.generator.bias.fill_(1)
+        if kind == "few values":
+            layer.generator.bias.copy_(torch.randint(-1, 3, layer.generator.bias.shape))
+
+
+@settings(max_examples=240, deadline=None, derandomize=True)
+@given(
+    batch=st.sampled_from([1, 2, 7]),
+    channels=st.integers(1, 20),
+    outputs_a_head=st.integers(1, 4),
+    heads=st.sampled_from([1, 2, 3, 4]),
+    kernel=st.sampled_from([1, 1, 2, 3]),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 1),
+    dilation=st.integers(1, 2),
+    height=st.integers(5, 8),
+    width=st.integers(5, 8),
+    pruning_rate=st.sampled_from([0, 0.3, 0.5, 0.75, 0.99]),
+    bias=st.booleans(),
+    ties=st.sampled_from(["none", "none", "few values", "all equal"]),
+    seed=st.integers(0, 2**31),
+)
+def test_equals_plain_loop(
+    batch, channels, outputs_a_head, heads, kernel, stride, padding, dilation, height, width, pruning_rate,
+    bias, ties, seed,
+):  # fmt: skip
+    torch.manual_seed(seed)
+    layer = DynamicGroupConv2d(
+        channels,
+        outputs_a_head * heads,
+        kernel,
+        stride,
+        padding,
+        dilation,
+        heads,
+        bias,
+        pruning_rate=pruning_rate,
+    )
+    force_ties(layer, ties)
+    x = torch.randn(batch, channels, height, width, requires_grad=True)
+    keep = max(1, -(-round((1 - pruning_rate) * channels * 1e6) // 10**6))
+    actual, expected = layer(x), plain_loop(layer, x, keep)
+    probe = torch.sin(torch.arange(actual.numel())).view(actual.shape)
+    wrt = [x, *layer.parameters()]
+    actual_grads = torch.autograd.grad((actual * probe).sum(), wrt)
+    expected_grads = torch.autograd.grad((expected * probe).sum(), wrt, allow_unused=True)
+    for name, got, want in zip(
+        ["out", "x", *(name for name, _ in layer.named_parameters())],
+        [actual, *actual_grads],
+        [expected, *expected_grads],
+        strict=True,
+    ):
+        want = torch.zeros_like(got) if want is None else want
+        assert (got - want).abs().max() <= 1e-5 * want.abs().max().clamp(min=1), name
+
+
+def trained_like(**options):
+    """A layer whose saliencies differ between images."""
+    layer = DynamicGroupConv2d(16, 32, 3, padding=1, **options)
+    with torch.no_grad():
+        layer.generator.bias.normal_()
+    return layer
+
+
+def test_exactly_the_kept_channels_reach_the_output():
+    layer = trained_like(pruning_rate=0.75)
+    x = torch.randn(5, 16, 6, 6, requires_grad=True)
+    mask = layer.gate.mask(layer.generator(x))
+    assert (mask.sum(-1) == 4).all()
+    assert not torch.equal(mask[0], mask[1]), "different images choose different channels"
+    for head in range(4):
+        weight_grad = torch.autograd.grad(layer(x)[:1, head::4].sum(), layer.weight)[0]
+        used = weight_grad[head::4].abs().sum((0, 2, 3)) > 0
+        assert not used[~mask[0, head]].any()
+
+
+def test_dense_checkpoint_loads():
+    dense = torch.nn.Conv2d(16, 32, 3, bias=False)
+    layer = DynamicGroupConv2d(16, 32, 3)
+    result = layer.load_state_dict(dense.state_dict(), strict=False)
+    assert not result.unexpected_keys
+    assert torch.equal(layer.weight, dense.weight)
+
+
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (2, 1), (3, 2), (4, 3)])
+def test_same_padding_is_conv2ds(kernel, dilation):
+    dense = torch.nn.Conv2d(8, 8, kernel, padding="same", dilation=dilation)
+    layer = DynamicGroupConv2d(8, 8, kernel, padding="same", dilation=dilation, bias=True, pruning_rate=0)
+    layer.load_state_dict(dense.state_dict(), strict=False)
+    layer.generator.reset_to_ones()
+    x = torch.randn(2, 8, 9, 9)
+    torch.testing.assert_close(layer(x), dense(x))
+
+
+def test_one_image_without_a_batch():
+    layer, x = trained_like(), torch.randn(16, 6, 6)
+    torch.testing.assert_close(layer(x), layer(x[None])[0])
+
+
+def test_saliency_is_there_for_the_losses_in_training_only():
+    layer, x = trained_like(), torch.randn(2, 16, 6, 6)
+    layer(x)
+    assert layer.saliency.shape == (2, 4, 16)
+    assert layer.saliency.requires_grad
+    layer.eval()(x)
+    assert layer.saliency is None
+
+
+def test_a_layer_in_training_can_be_copied_and_pickled():
+    layer, x = trained_like(), torch.randn(2, 16, 6, 6)
+    expected = layer(x)
+    for twin in (copy.deepcopy(layer), pickle.load(io.BytesIO(pickle.dumps(layer)))):
+        torch.testing.assert_close(twin(x), expected)
+
+
+@pytest.mark.parametrize("gate", ["head", "global"])
+def test_one_compiled_graph_serves_the_whole_schedule(gate):
+    torch._dynamo.reset()
+    layer = trained_like(gate=gate)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(layer, fullgraph=True, backend=counter)
+    for step in range(9):
+        x = torch.randn(3, 16, 6, 6, requires_grad=True)
+        if gate == "head":
+            layer.gate.set_rate(step / 10)
+        else:
+            layer.gate.threshold.fill_(step / 10)
+        actual, expected = compiled(x), layer(x)
+        torch.testing.assert_close(actual, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(actual.square().sum(), x), torch.autograd.grad(expected.square().sum(), x)
+        )
+    assert counter.frame_count == 1
+
+
+def test_inductor_compiles_it():
+    torch._dynamo.reset()
+    layer, x = trained_like(), torch.randn(3, 16, 6, 6)
+    torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x))
+
+
+@pytest.mark.parametrize("gate", ["head", "global"])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_export_with_a_dynamic_batch(gate, kernel):
+    layer = DynamicGroupConv2d(16, 32, kernel, padding=kernel // 2, gate=gate).eval()
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.export.export(layer, (torch.randn(2, 16, 6, 6),), dynamic_shapes=({0: batch},))
+    for size in (1, 7):
+        x = torch.randn(size, 16, 6, 6)
+        torch.testing.assert_close(program.module()(x), layer(x), atol=1e-5, rtol=1e-5)
+
+
+def test_autocast_keeps_the_choice_of_channels():
+    layer, x = trained_like(), torch.randn(4, 16, 6, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    assert layer.saliency.dtype == torch.float32
+    exact = layer(x)
+    assert (out.float() - exact).norm() / exact.norm() < 1e-2
+
+
+def test_bfloat16_and_float64_modules():
+    layer, x = trained_like(), torch.randn(4, 16, 6, 6)
+    exact = layer.double()(x.double())
+    assert exact.dtype == torch.float64
+    assert layer.bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_channels_last_passes_through():
+    layer, x = trained_like(), torch.randn(4, 16, 6, 6)
+    out = layer(x.to(memory_format=torch.channels_last))
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(out, layer(x))
+
+
+def test_checkpoint_carries_the_rate():
+    layer = trained_like(pruning_rate=0.75)
+    layer.gate.set_rate(0.5)
+    twin = trained_like(pruning_rate=0.75)
+    twin.load_state_dict(layer.state_dict())
+    assert int(twin.gate.keep) == 8
+
+
+def test_initial_scale():
+    per_head = DynamicGroupConv2d(64, 256, 3, heads=4).weight.std().item()
+    undivided = DynamicGroupConv2d(64, 256, 3, heads=4, per_head_init=False).weight.std().item()
+    assert per_head / undivided == pytest.approx(2, rel=0.02)
+    assert undivided == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.02)
+
+
+def test_repr_tells_what_matters():
+    text = repr(DynamicGroupConv2d(16, 32, 3, padding=1))
+    for part in ("16, 32", "heads=4", "pruning_rate=0.75", "keep=4 of 16", "hidden=2"):
+        assert part in text
+
+
+def test_meta_device():
+    layer = DynamicGroupConv2d(16, 32, 3, device="meta")
+    assert layer(torch.empty(2, 16, 8, 8, device="meta")).shape == (2, 32, 6, 6)
+    repr(layer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"heads": 3}, "3 heads, 32 output channels"),
+        ({"heads": 0}, "0 heads"),
+        ({"pruning_rate": 1.0}, r"in \[0, 1\), got 1.0"),
+        ({"pruning_rate": -0.1}, r"got -0.1"),
+        ({"pruning_rate": float("nan")}, "got nan"),
+        ({"gate": "layer"}, "'head' or 'global', got 'layer'"),
+        ({"keep_rule": "floor"}, "'ceil' or 'round', got 'floor'"),
+        ({"tie_rule": "random"}, "got 'random'"),
+        ({"squeeze": 0}, "squeeze must be at least 1"),
+        ({"padding": "full"}, "got 'full'"),
+        ({"padding": "same", "stride": 2}, "needs stride 1"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(UserError, match=message):
+        DynamicGroupConv2d(16, 32, 3, **arguments)
+
+
+def test_wrong_inputs():
+    layer = trained_like()
+    with pytest.raises(UserError, match=r"\[batch, 16, height, width\].*got \[2, 15, 6, 6\]"):
+        layer(torch.randn(2, 15, 6, 6))
+    x = torch.randn(4, 16, 6, 6)
+    x[2, 5, 0, 0] = float("nan")
+    with pytest.raises(UserError, match="image 2 of the batch"):
+        layer(x)

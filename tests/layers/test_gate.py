@@ -1,0 +1,67 @@
+"""The keep-count rule and the tie rule."""
+
+import pytest
+import torch
+
+from dgconv.layers import GlobalGate, HeadGate, keep_count
+
+
+@pytest.mark.parametrize(
+    ("channels", "rate", "rule", "kept"),
+    [
+        (64, 0.75, "ceil", 16),
+        (100, 0.55, "ceil", 45),  # (1 - 0.55) * 100 is a little more than 45 in floating point
+        (256, 0.55, "ceil", 116),
+        (512, 0.55, "ceil", 231),
+        (256, 0.55, "round", 115),
+        (512, 0.55, "round", 230),
+        (10, 1 / 3, "ceil", 7),
+        (3, 0.99, "ceil", 1),
+        (3, 0.99, "round", 1),
+        (7, 0.0, "ceil", 7),
+    ],
+)
+def test_keep_count(channels, rate, rule, kept):
+    assert keep_count(channels, rate, rule) == kept
+
+
+def gate(values, keep, **options):
+    head_gate = HeadGate(len(values), 0, **options)
+    head_gate.keep.fill_(keep)
+    return head_gate(torch.tensor([[values]]))[0, 0].tolist()
+
+
+def test_lowest_index_wins_a_tie():
+    assert gate([1.0, 1.0, 1.0, 1.0], 2) == [1, 1, 0, 0]
+    assert gate([1.0, 3.0, 2.0, 2.0, 3.0], 3) == [0, 3, 2, 0, 3]
+    many = HeadGate(1000, 0.75).mask(torch.ones(3, 2, 1000))
+    assert many[..., :250].all()
+    assert not many[..., 250:].any()
+
+
+def test_authors_tie_rule_drops_all_at_the_border():
+    assert gate([1.0, 1.0, 1.0, 1.0], 2, tie_rule="drop") == [0, 0, 0, 0]
+    assert gate([1.0, 3.0, 2.0, 2.0, 3.0], 3, tie_rule="drop") == [0, 3, 0, 0, 3]
+    assert gate([1.0, 3.0, 2.0], 2, tie_rule="drop") == [0, 3, 2]
+    assert gate([1.0, 1.0], 2, tie_rule="drop") == [1, 1]
+
+
+def test_nan_ranks_last():
+    nan, inf = float("nan"), float("inf")
+    assert gate([nan, 1.0, inf, 2.0], 2) == [0, 0, inf, 2]
+    assert gate([0.0, nan, 0.0], 2) == [0, 0, 0]
+
+
+def test_gradient_reaches_the_kept_only():
+    saliency = torch.tensor([[[1.0, 3.0, 2.0, 0.5]]], requires_grad=True)
+    head_gate = HeadGate(4, 0.5)
+    head_gate(saliency).sum().backward()
+    assert saliency.grad.tolist() == [[[0, 1, 1, 0]]]
+
+
+def test_global_gate():
+    global_gate = GlobalGate()
+    saliency = torch.tensor([[[1.0, -3.0, 0.5, float("nan")]]])
+    assert global_gate(saliency)[0, 0, :3].tolist() == [1, -3, 0.5], "a threshold of 0 lets all pass"
+    global_gate.threshold.fill_(1)
+    assert global_gate(saliency).tolist() == [[[1, -3, 0, 0]]]

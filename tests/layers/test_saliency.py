@@ -1,0 +1,56 @@
+"""The saliency generator."""
+
+import pytest
+import torch
+
+from dgconv.layers import SaliencyGenerator
+from dgconv.layers.saliency import hidden_width
+
+
+@pytest.mark.parametrize(
+    ("channels", "squeeze", "halve", "width"),
+    [
+        (16, 16, True, 2),
+        (79, 16, True, 9),
+        (80, 16, True, 5),
+        (16, 16, False, 1),
+        (3, 16, True, 1),
+        (512, 16, True, 32),
+    ],
+)
+def test_hidden_width(channels, squeeze, halve, width):
+    assert hidden_width(channels, squeeze, halve) == width
+
+
+def test_equation():
+    generator = SaliencyGenerator(12, heads=3, squeeze=4, halve_squeeze=False)
+    x = torch.randn(5, 12, 4, 6)
+    saliency = generator(x)
+    for image in range(5):
+        for head in range(3):
+            hidden = (generator.weight1[head] @ x[image].mean((1, 2))).relu()
+            expected = (generator.weight2[head] @ hidden + generator.bias[head]).relu()
+            torch.testing.assert_close(saliency[image, head], expected)
+
+
+def test_signed_leaves_out_the_last_relu():
+    torch.manual_seed(0)
+    generator = SaliencyGenerator(32, heads=2, signed=True)
+    x = 5 * torch.randn(8, 32, 3, 3)
+    signed = generator(x)
+    assert (signed < 0).any()
+    generator.signed = False
+    torch.testing.assert_close(generator(x), signed.relu())
+
+
+def test_ones_for_any_image():
+    generator = SaliencyGenerator(12, heads=3)
+    generator.reset_to_ones()
+    assert (generator(torch.randn(4, 12, 3, 3)) == 1).all()
+
+
+def test_starts_with_unit_bias_and_kaiming_scale():
+    generator = SaliencyGenerator(640, heads=4)
+    assert (generator.bias == 1).all()
+    assert generator.weight1.std().item() == pytest.approx((2 / 640) ** 0.5, rel=0.05)
+    assert generator.weight2.std().item() == pytest.approx((2 / 40) ** 0.5, rel=0.05)
