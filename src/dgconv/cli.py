@@ -13,10 +13,11 @@ from tyro.conf import OmitArgPrefixes, Positional
 from .errors import UserError
 from .train.recipe import Recipe
 
-console = Console()
+console = Console(width=None if sys.stdout.isatty() else 120)
+DIGITS = Recipe()
 
 
-def train(recipe: OmitArgPrefixes[Recipe] = Recipe(), out: Path | None = None, json: bool = False) -> None:
+def train(recipe: OmitArgPrefixes[Recipe] = DIGITS, out: Path | None = None, json: bool = False) -> None:
     """Train a network into a run folder. Without arguments: a small CondenseNet-DGC on the embedded digits.
 
     Args:
@@ -120,19 +121,25 @@ def models(pattern: Positional[str] = "*", json: bool = False) -> None:
     _show(names, json, lambda _: console.print("\n".join(names)))
 
 
-def import_authors(file: Positional[Path], out: Positional[Path], json: bool = False) -> None:
+def import_authors(
+    file: Positional[Path],
+    out: Positional[Path],
+    stem: Literal["cifar", "imagenet"] | None = None,
+    json: bool = False,
+) -> None:
     """Read a checkpoint of the authors' code and write it as a model of ours.
 
     Args:
         file: The authors' .tar file.
         out: Folder to write, new or empty.
+        stem: Stem of a CondenseNet, which the file does not tell; default cifar up to three stages.
         json: Print JSON instead of a line.
     """
     from .models import import_authors_checkpoint, save_model
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an empty folder; name another one")
-    model = import_authors_checkpoint(file)
+    model = import_authors_checkpoint(file, stem=stem)
     save_model(out, model, imported_from=file.name)
     _show(model.config, json, lambda _: console.print(f"{file} -> {out}: {model.config}", soft_wrap=True))
 

@@ -252,6 +252,14 @@ def test_condensenet_for_cifar_gives_the_authors_logits(tmp_path, prefix, first)
     }
 
 
+def test_heads_count_as_numbers(tmp_path):
+    images = some_images(16)
+    state = calibrated(condensenet_state(heads=16), images, cifar)  # headconv_10 comes after headconv_9
+    model = import_authors_checkpoint(save(tmp_path / "x.tar", dict(sorted(state.items()))))
+    assert model.config["heads"] == 16
+    assert_agrees(state, model, images, cifar)
+
+
 def test_condensenet_for_imagenet_gives_the_authors_logits(tmp_path):
     images = some_images(64)
     state = calibrated(condensenet_state((1, 2, 1, 2), (8, 8, 16, 32), classes=100), images, imagenet)

@@ -24,6 +24,7 @@ from ..layers import DynamicGroupConv2d, GlobalGate, keep_count
 from ..layers._conv import pair
 
 Convention = Literal["paper", "authors"]
+CONVENTIONS: tuple[Convention, ...] = ("paper", "authors")
 ACTIVATIONS = (nn.ReLU, nn.ReLU6)
 GLOBAL_POOLINGS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 WINDOW_POOLINGS = (nn.AvgPool2d, nn.MaxPool2d)
@@ -85,7 +86,7 @@ def count_macs(
         images: a batch of real images, normalised as the model wants them. With it the kept shares are measured,
             which is the only true count for the global gate; without, its target rate is taken.
     """
-    if convention not in ("paper", "authors"):
+    if convention not in CONVENTIONS:
         raise UserError(f"convention must be 'paper' or 'authors', got {convention!r}")
     if images is None:
         size = input_size or getattr(model, "input_size", None)
@@ -109,7 +110,10 @@ def count_macs(
             uncounted.add(type(module).__name__)
 
     with _evaluating(model), _watching(model, record):
-        model(images)
+        try:
+            model(images)
+        except RuntimeError as error:
+            raise UserError(f"the model does not take an input of {list(images.shape[1:])}: {error}") from error
     return MacCount(convention, tuple(images.shape[1:]), layers, sorted(uncounted), measured)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..models import ImageClassifier, create_model
-from .macs import count_macs
+from .macs import CONVENTIONS, count_macs
 
 
 class _FirstHalf(nn.Module):
@@ -59,7 +59,7 @@ ROWS = (
     Row("CondenseNet-50-DGC, rate 5/6", "condensenet50_dgc", {"pruning_rate": 5 / 6}),
     Row("CondenseNet-50-DGC, rate 3/4", "condensenet50_dgc", {"pruning_rate": 3 / 4}),
     Row("CondenseNet-50-DGC, rate 1/2", "condensenet50_dgc", {"pruning_rate": 1 / 2}),
-    Row('CondenseNet-50 "LGC 66M"', "condensenet50", reported=66, fits="authors; the undivided net, C = 1"),
+    Row("CondenseNet-50 LGC, C = 1 (undivided)", "condensenet50", reported=66, fits="authors"),
     Row("CondenseNet-50 LGC, C = 2", "condensenet50_sgc", {"groups": 2}),
     Row("CondenseNet-50 LGC, C = 4", "condensenet50_sgc", {"groups": 4}),
     Row("CondenseNet-86 LGC, C = 4", "condensenet86_sgc", {"groups": 4}, 65, fits="authors"),
@@ -67,32 +67,32 @@ ROWS = (
     Row("CondenseNet-86-DGC, CIFAR-100", "condensenet86_dgc", {"num_classes": 100}, 71, fits="authors"),
     Row("CondenseNet-74 LGC, ImageNet", "condensenet74_sgc", {"groups": 4}, 529, fits="authors"),
     Row(
-        "CondenseNet-74 LGC, classifier halved", "condensenet74_sgc", {"groups": 4}, 529,
+        "CondenseNet-74 LGC, half classifier", "condensenet74_sgc", {"groups": 4}, 529,
         fits="authors", change=_halve_classifier,
     ),
     Row("CondenseNet-74-DGC, rate 3/4", "condensenet74_dgc", {}, 549, fits="authors"),
     Row("ResNet-18", "resnet18", reported=1810, fits="both"),
     Row(
         "ResNet-18-DGC, rate 0.55", "resnet18_dgc", {"pruning_rate": 0.55, "pre_norm": True}, 2.04,
-        saving_over="resnet18", fits="authors, BN and ReLU in front of each layer",
+        saving_over="resnet18", fits="both",
     ),
     Row(
-        "ResNet-18-DGC, rate 0.75 (the text)", "resnet18_dgc", {"pruning_rate": 0.75, "pre_norm": True}, 2.04,
-        saving_over="resnet18", fits="neither: the text's rate does not give its figure",
+        "ResNet-18-DGC, rate 0.75, as in the text", "resnet18_dgc", {"pruning_rate": 0.75, "pre_norm": True}, 2.04,
+        saving_over="resnet18", fits="neither",
     ),
     Row("MobileNetV2", "mobilenetv2", reported=300, fits="paper"),
     Row(
         "MobileNetV2-DGC, rate 0.75, d = 16", "mobilenetv2_dgc", {"pruning_rate": 0.75, "squeeze": 16}, 245,
         fits="neither",
     ),
-    Row("MobileNetV2-DGC, rate 0.55, d = 4", "mobilenetv2_dgc", {}, 245, fits="paper; a fit, no code exists"),
+    Row("MobileNetV2-DGC, rate 0.55, d = 4", "mobilenetv2_dgc", {}, 245, fits="paper (fit)"),
     Row(
         "MobileNetV2-DGC-1, CIFAR, d = 16", "mobilenetv2_dgc", _CIFAR_MOBILENET | {"squeeze": 16}, 155,
         fits="neither",
     ),
     Row(
         "MobileNetV2-DGC-1, CIFAR, d = 4", "mobilenetv2_dgc", _CIFAR_MOBILENET, 155,
-        fits="paper; a fit, no code exists",
+        fits="paper (fit)",
     ),
 )  # fmt: skip
 
@@ -127,4 +127,4 @@ def _compare(row: Row, dense: dict[str, dict[str, float]]) -> Comparison:
 
 
 def _count(model: nn.Module) -> dict[str, float]:
-    return {convention: count_macs(model, convention=convention).macs / 1e6 for convention in ("paper", "authors")}
+    return {convention: count_macs(model, convention=convention).macs / 1e6 for convention in CONVENTIONS}

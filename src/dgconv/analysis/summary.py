@@ -10,9 +10,7 @@ from ..data import Data
 from ..layers import GlobalGate
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
-from .macs import Convention, count_macs
-
-CONVENTIONS: tuple[Convention, ...] = ("paper", "authors")
+from .macs import CONVENTIONS, count_macs
 
 
 @dataclass(frozen=True)

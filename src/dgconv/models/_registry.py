@@ -65,12 +65,16 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in names if fnmatch(name, pattern))
 
 
-def create_model(name: str, num_classes: int | None = None, **options: Any) -> ImageClassifier:
+def create_model(
+    name: str, num_classes: int | None = None, conv_layer: ConvLayer | None = None, **options: Any
+) -> ImageClassifier:
     """Build a registered model.
 
     Args:
         name: ``backbone`` (dense), ``backbone_sgc``, ``backbone_dgc`` or ``backbone_dgcg`` (global gate).
         num_classes: default as in the paper, 10 or 1000.
+        conv_layer: a layer of your own with ``nn.Conv2d``'s signature, where the method's would go. Such a model
+            cannot be written to disk by name, so it has no ``config``.
         options: of the layer (``pruning_rate``, ``heads``, ``squeeze``, ... or ``groups``) and of the backbone
             (``stages``, ``growth``, ``width``, ...). None means the default.
 
@@ -94,6 +98,8 @@ def create_model(name: str, num_classes: int | None = None, **options: Any) -> I
             f"{name} has no option {', '.join(map(repr, unknown))}. It takes {', '.join(sorted(known))}"
             + (f"; its layers take {', '.join(method.options)}" if method.options else "")
         )
+    if conv_layer is not None:
+        return backbone.build(conv_layer=conv_layer, **backbone_options)
     model = backbone.build(conv_layer=partial(method.layer, **method.fixed, **layer_options), **backbone_options)
     model.config = {"name": name, "num_classes": model.num_classes, **given}
     return model

@@ -120,7 +120,8 @@ def _read(path: Path) -> _Checkpoint:
         if found := re.search(r"Unsupported global: GLOBAL (\S+)", str(error)):
             raise UserError(
                 f"{path}: holds a Python object, {found[1]}, that only unsafe unpickling could load; "
-                "expected tensors and plain values. If you trust the file, save its 'state_dict' by itself"
+                "expected tensors and plain values. If you trust the file, load it elsewhere and save only "
+                "{'state_dict': ...}"
             ) from None
         raise UserError(
             f"{path}: truncated, damaged, or not written by torch.save ({type(error).__name__}: "

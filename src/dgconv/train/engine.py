@@ -71,6 +71,7 @@ def train(
     torch.manual_seed(recipe.seed)
     data = recipe.load_data()
     model = recipe.build_model(len(data.classes)).to(device)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on CPUs and GPUs alike
     trainer = _Trainer(recipe, model, data, device)
     folder.mkdir(parents=True, exist_ok=True)
     on_start(trainer.steps_per_epoch * recipe.epochs)
@@ -101,7 +102,7 @@ class _Trainer:
             weight_decay=recipe.weight_decay,
             nesterov=recipe.momentum > 0,
         )
-        self.threshold = GlobalThreshold(model, recipe.epochs)
+        self.threshold = GlobalThreshold(model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every)
         self.angle_weight = recipe.angle_weight
         if self.angle_weight is None:
             self.angle_weight = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
@@ -148,7 +149,7 @@ class _Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = cosine_learning_rate(self.recipe.learning_rate, progress)
         set_progress(self.model, progress)
-        logits = self.model(x)
+        logits = self.model(x.contiguous(memory_format=torch.channels_last))
         loss = F.cross_entropy(logits, target)
         saliencies = take_saliencies(self.model)
         total = loss

@@ -60,10 +60,14 @@ class Recipe:
     """How the lasso is summed, see dgconv.train.lasso_loss."""
     angle_weight: float | None = None
     """Weight of the angle loss; default 1e-4 with the global threshold, otherwise 0."""
+    threshold_every: int = 3
+    """Epochs between updates of the global threshold."""
+    threshold_batches: int = 5
+    """Iterations whose saliencies an update looks at."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "threshold_every", "threshold_batches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("learning_rate", "momentum", "weight_decay", "lasso_weight"):

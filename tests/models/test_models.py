@@ -1,0 +1,136 @@
+"""Every registered model: registering one tests it."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dgconv import DynamicGroupConv2d, StandardGroupConv2d, create_model, dynamic_layers, list_models
+from dgconv.errors import UserError
+
+NAMES = list_models()
+
+
+def small_batch(model):
+    size = min(64, model.input_size[1])
+    return torch.randn(2, 3, size, size)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_backward_and_head(name):
+    model = create_model(name, num_classes=7)
+    x = small_batch(model)
+    features = model.forward_features(x)
+    assert features.shape[:2] == (2, model.num_features)
+    assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
+    logits = model.forward_head(features)
+    assert logits.shape == (2, 7)
+    F.cross_entropy(logits, torch.tensor([1, 2])).backward()
+    without = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not without
+
+    model.reset_classifier(3)
+    assert model(x).shape == (2, 3)
+    assert model.num_classes == 3
+    model.reset_classifier(0)
+    assert model(x).shape == (2, model.num_features)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "kernels"),
+    [
+        ("resnet18", {(3, 3): 16, (1, 1): 3}),
+        ("resnet20", {(3, 3): 18, (1, 1): 2}),
+        ("resnet56", {(3, 3): 54, (1, 1): 2}),
+        ("mobilenetv2", {(1, 1): 17}),
+        ("condensenet50", {(1, 1): 24}),
+        ("condensenet86", {(1, 1): 42}),
+        ("condensenet74", {(1, 1): 36}),
+    ],
+)
+@pytest.mark.parametrize("method", ["dgc", "dgcg", "sgc"])
+def test_the_layer_goes_where_the_paper_puts_it(backbone, kernels, method):
+    kind = StandardGroupConv2d if method == "sgc" else DynamicGroupConv2d
+    found = {}
+    for module in create_model(f"{backbone}_{method}").modules():
+        if isinstance(module, kind):
+            found[module.kernel_size] = found.get(module.kernel_size, 0) + 1
+    assert found == kernels
+
+
+def test_options_reach_the_layers():
+    model = create_model("resnet20_dgc", pruning_rate=0.5, heads=8, squeeze=4, keep_rule="round", tie_rule="drop")
+    for _, layer in dynamic_layers(model):
+        assert (layer.pruning_rate, layer.heads, layer.gate.keep_rule, layer.gate.tie_rule) == (0.5, 8, "round", "drop")
+    assert create_model("condensenet50_sgc", groups=2).stages[0].conv1.groups == 2
+
+
+def test_a_layer_of_ones_own():
+    class Own(torch.nn.Conv2d):
+        pass
+
+    model = create_model("resnet20", conv_layer=Own)
+    assert sum(isinstance(module, Own) for module in model.modules()) == 20
+    assert not hasattr(model, "config")
+
+
+def test_defaults_are_those_that_give_the_reported_macs():
+    rates = {
+        name: next(dynamic_layers(create_model(f"{name}_dgc")))[1].pruning_rate
+        for name in ("resnet18", "condensenet86", "mobilenetv2")
+    }
+    assert rates == {"resnet18": 0.55, "condensenet86": 0.75, "mobilenetv2": 0.55}
+
+
+@pytest.mark.parametrize(
+    ("downsample", "sizes"), [((3, 5), [32, 32, 16, 16, 8, 8, 8]), ((2, 4), [32, 16, 16] + [8] * 4)]
+)
+def test_mobilenetv2_downsampling_moves(downsample, sizes):
+    model = create_model("mobilenetv2", num_classes=10, downsample=downsample, stem_stride=1, width=0.75)
+    x, seen = torch.randn(1, 3, 32, 32), []
+    for block in model.features:
+        x = block(x)
+        seen.append(x.shape[-1])
+    ends = [1, 3, 6, 10, 13, 16, 17]  # the last block of each stage
+    assert [seen[end] for end in ends] == sizes
+
+
+def test_parameter_counts():
+    def millions(name):
+        return sum(p.numel() for p in create_model(name).parameters()) / 1e6
+
+    assert millions("resnet18") == pytest.approx(11.69, abs=0.005)
+    assert millions("mobilenetv2") == pytest.approx(3.505, abs=0.001)
+    assert millions("condensenet86_dgc") == pytest.approx(4.27, abs=0.01)
+    assert millions("condensenet86_sgc") == pytest.approx(0.52, abs=0.005)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("resnet18", "resnet18"), ("mobilenetv2", "mobilenet_v2")])
+def test_torchvision_weights_load_and_compute_the_same(torchvision_models, ours, theirs):
+    original = getattr(torchvision_models, theirs)(weights=None).eval()
+    model = create_model(ours).eval()
+    model.load_state_dict(original.state_dict())
+    x = torch.randn(2, 3, 64, 64)
+    torch.testing.assert_close(model(x), original(x))
+
+
+def test_list_models_takes_patterns():
+    assert list_models("resnet2*") == ["resnet20", "resnet20_dgc", "resnet20_dgcg", "resnet20_sgc"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: create_model("resnet81_dgc"), "unknown model 'resnet81_dgc'.*Did you mean 'resnet18_dgc'"),
+        (lambda: create_model("xyz"), "unknown model 'xyz'. Known: condensenet20"),
+        (lambda: create_model("resnet18", pruning_rate=0.5), "no option 'pruning_rate'"),
+        (lambda: create_model("resnet20_dgc", growth=(1,)), "no option 'growth'. It takes.*width"),
+        (lambda: create_model("resnet20_dgc", pruning_rate=1.5), "got 1.5"),
+        (lambda: create_model("resnet20_dgc", heads=3), "3 heads, 16 output"),
+        (lambda: create_model("condensenet50", stages=(2, 2)), r"one length, got \[2, 2\] and \[8, 16, 32\]"),
+        (lambda: create_model("mobilenetv2", downsample=(9,)), r"from 1 to 7, got \[9\]"),
+        (lambda: create_model("resnet20", num_classes=-1), "num_classes must not be negative"),
+    ],
+)
+def test_wrong_use(call, message):
+    with pytest.raises(UserError, match=message):
+        call()

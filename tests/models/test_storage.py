@@ -1,0 +1,89 @@
+"""Models on disk."""
+
+import json
+
+import pytest
+import torch
+
+from dgconv import create_model, dynamic_layers, load_model, save_model
+from dgconv.errors import UserError
+from dgconv.models.storage import write_atomically
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = create_model("condensenet20_dgc", num_classes=5, stages=(1, 1), growth=(4, 8), pruning_rate=0.5)
+    model(torch.randn(8, 3, 16, 16))  # batch statistics
+    next(dynamic_layers(model))[1].gate.keep.fill_(3)
+    save_model(tmp_path / "run", model, note="extra")
+    return tmp_path / "run", model
+
+
+def test_round_trip(saved):
+    folder, model = saved
+    twin = load_model(folder)
+    x = torch.randn(4, 3, 16, 16)
+    assert torch.equal(twin(x), model.eval()(x))
+    assert int(next(dynamic_layers(twin))[1].gate.keep) == 3
+    config = json.loads((folder / "config.json").read_text())
+    assert config["note"] == "extra"
+    assert config["model"]["pruning_rate"] == 0.5
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_new_classifier_is_saved_too(saved, tmp_path):
+    model = saved[1]
+    model.reset_classifier(3)
+    save_model(tmp_path / "other", model)
+    assert load_model(tmp_path / "other").num_classes == 3
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "config.json").unlink(), "not a run folder: it has no config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
+        (lambda f: (f / "config.json").write_text("[]"), "must hold a JSON object"),
+        (lambda f: (f / "config.json").write_text("{}"), "no 'model' entry"),
+        (lambda f: (f / "config.json").write_text('{"model": {"nam": 1}}'), "cannot be used"),
+        (lambda f: (f / "model.safetensors").unlink(), "is missing"),
+        (
+            lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-10]),
+            "damaged or not a safetensors file",
+        ),
+        (lambda f: (f / "model.safetensors").write_bytes(b"hello"), "damaged or not a safetensors file"),
+        (
+            lambda f: (f / "config.json").write_text('{"model": {"name": "resnet20"}}'),
+            "does not fit the model in config.json: missing conv1.weight",
+        ),
+        (
+            lambda f: (f / "config.json").write_text(
+                '{"model": {"name": "condensenet20_dgc", "stages": [1, 1], "growth": [4, 8], "num_classes": 9}}'
+            ),
+            r"classifier.weight is \[5, 20\], expected \[9, 20\]",
+        ),
+    ],
+)
+def test_damaged_folders(saved, damage, message):
+    damage(saved[0])
+    with pytest.raises(UserError, match=message):
+        load_model(saved[0])
+
+
+def test_a_model_from_elsewhere_cannot_be_saved(tmp_path):
+    with pytest.raises(UserError, match="built by create_model"):
+        save_model(tmp_path, torch.nn.Linear(2, 2))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]

@@ -1,0 +1,103 @@
+"""The loop, on real digits, in small."""
+
+import json
+
+import pytest
+import torch
+
+from dgconv import create_model, dynamic_layers, load_model
+from dgconv.data import load_data
+from dgconv.errors import UserError
+from dgconv.layers import keep_count
+from dgconv.train import Recipe, evaluate, train
+
+SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 16, "batch_size": 32}
+
+
+def run(folder, **options):
+    return train(Recipe(**SMALL | options), folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "error_below"),
+    [("condensenet20_dgc", 30), ("condensenet20_dgcg", 30), ("condensenet20_sgc", 30), ("condensenet20", 20)],
+)
+def test_learns_and_repeats_its_number(tmp_path, name, error_below):
+    result = run(tmp_path / "run", model=name, epochs=8, threshold_every=2)
+    assert result.evaluation.error < error_below
+    again = evaluate(load_model(tmp_path / "run"), result.data.test)
+    assert again.loss == pytest.approx(result.evaluation.loss, rel=1e-4)  # in another memory format
+    assert (again.error, again.pruned_share) == (result.evaluation.error, result.evaluation.pruned_share)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == list(range(1, 9))
+    assert lines[-1]["test_error"] == result.evaluation.error
+    assert lines[-1]["train_loss"] < lines[0]["train_loss"] / 2
+    if name.endswith("_dgc"):
+        assert lines[-1]["pruned_share"] == pytest.approx(0.75, abs=0.02)
+        assert [line["pruned_share"] for line in lines] == sorted(line["pruned_share"] for line in lines)
+    if name.endswith("_dgcg"):
+        assert lines[-1]["pruned_share"] == pytest.approx(0.75, abs=0.1), "measured on images it has not seen"
+        assert [line["threshold"] is not None for line in lines] == [False, True] * 4
+
+
+def test_same_seed_same_run(tmp_path):
+    first, second, other = (
+        run(tmp_path / name, epochs=1, seed=seed).model.state_dict() for name, seed in (("a", 3), ("b", 3), ("c", 4))
+    )
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not all(torch.equal(first[key], other[key]) for key in first)
+
+
+def test_ends_at_the_full_rate(tmp_path):
+    model = run(tmp_path / "run", epochs=1, pruning_rate=0.5).model
+    for _, layer in dynamic_layers(model):
+        assert int(layer.gate.keep) == keep_count(layer.in_channels, 0.5)
+
+
+def test_an_interrupted_run_keeps_its_last_whole_epoch(tmp_path):
+    def stop(epoch, step, loss):
+        if epoch == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Recipe(**SMALL, epochs=3), tmp_path / "run", on_step=stop)
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["epochs_done"] == 1
+    load_model(tmp_path / "run")
+
+
+def test_divergence_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"diverged|NaN or infinite"):
+        run(tmp_path / "run", epochs=2, learning_rate=1e20)
+
+
+def test_an_old_run_is_not_overwritten(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="exists and is not empty"):
+        run(tmp_path)
+
+
+def test_measured_rate_is_the_share_of_closed_gates():
+    model = create_model("condensenet20_dgc", stages=(1, 1), growth=(4, 8))
+    data = load_data("digits", image_size=8)
+    model(next(iter(data.train.batches(256, train=True)))[0])
+    kept = [keep_count(layer.in_channels, 0.75) for _, layer in dynamic_layers(model)]
+    channels = [layer.in_channels for _, layer in dynamic_layers(model)]
+    result = evaluate(model, data.test)
+    assert result.images == 360
+    assert result.pruned_share == pytest.approx(1 - sum(kept) / sum(channels))
+    assert model.training, "left as it was"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"learning_rate": -1.0}, "learning_rate must not be negative"),
+        ({"weight_decay": float("nan")}, "weight_decay must not be negative"),
+    ],
+)
+def test_wrong_recipes(options, message):
+    with pytest.raises(UserError, match=message):
+        Recipe(**options)

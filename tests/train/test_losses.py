@@ -1,0 +1,67 @@
+"""Lasso and angle loss against sums written out."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dgconv import create_model
+from dgconv.errors import UserError
+from dgconv.train import angle_loss, lasso_loss, take_saliencies
+
+
+@pytest.fixture
+def saliencies():
+    return [torch.randn(5, 4, 7, requires_grad=True), torch.randn(5, 4, 11, requires_grad=True)]
+
+
+def test_lasso_as_in_the_paper(saliencies):
+    total = sum(g[b, h].abs().sum() for g in saliencies for b in range(5) for h in range(4))
+    torch.testing.assert_close(lasso_loss(saliencies, "paper"), total / (2 * 4) / 5)
+
+
+def test_lasso_as_in_the_authors_code(saliencies):
+    total = sum(g[:, h].abs().mean() for g in saliencies for h in range(4))
+    torch.testing.assert_close(lasso_loss(saliencies, "authors"), total)
+
+
+def test_lasso_has_two_readings(saliencies):
+    with pytest.raises(UserError, match="got 'mine'"):
+        lasso_loss(saliencies, "mine")
+
+
+def test_angle(saliencies):
+    total = sum(
+        F.cosine_similarity(g[b, i], g[b, j], dim=0).abs()
+        for g in saliencies
+        for b in range(5)
+        for i, j in itertools.combinations(range(4), 2)
+    )
+    torch.testing.assert_close(angle_loss(saliencies), 2 / (2 * 4 * 3) * total / 5)
+
+
+def test_angle_is_0_for_orthogonal_heads_and_1_for_parallel_ones():
+    assert angle_loss([torch.eye(4).expand(3, 4, 4)]) == 0
+    assert angle_loss([torch.ones(3, 4, 9)]) == pytest.approx(1)
+    assert angle_loss([torch.ones(3, 1, 9)]) == 0
+
+
+def test_angle_of_dead_heads_has_a_finite_gradient():
+    saliency = torch.zeros(2, 3, 5, requires_grad=True)
+    angle_loss([saliency]).backward()
+    assert saliency.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["condensenet20_dgc", "condensenet20_dgcg"])
+def test_losses_reach_the_generators_only(name):
+    model = create_model(name)
+    model(torch.randn(4, 3, 32, 32))
+    found = take_saliencies(model)
+    assert len(found) == 9
+    assert not take_saliencies(model), "taken once"
+    (lasso_loss(found[:1]) + angle_loss(found[:1])).backward()
+    layer = model.stages[0].conv1
+    assert layer.weight.grad is None
+    for parameter in layer.generator.parameters():
+        assert parameter.grad.abs().sum() > 0

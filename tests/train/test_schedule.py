@@ -1,0 +1,45 @@
+"""The three stages and the learning rate."""
+
+import pytest
+
+from dgconv import create_model, dynamic_layers
+from dgconv.layers import keep_count
+from dgconv.train import cosine_learning_rate, pruning_ramp, set_progress
+
+
+@pytest.mark.parametrize(
+    ("progress", "share"),
+    [(0, 0), (1 / 12, 0), (1 / 12 + 1e-9, 1.5e-9), (5 / 12, 0.5), (3 / 4, 1), (0.9, 1), (1, 1)],
+)
+def test_ramp(progress, share):
+    assert pruning_ramp(progress) == pytest.approx(share, abs=1e-12)
+
+
+def test_ramp_prunes_as_the_authors_code_does():
+    """pruned = round(C * xi * 1.5 * (p - 1/12)) between the first twelfth and three quarters."""
+    model = create_model("condensenet20_dgc", keep_rule="round", pruning_rate=0.75)
+    for progress in (0, 0.1, 0.3, 0.5, 0.7, 0.8, 1):
+        set_progress(model, progress)
+        for _, layer in dynamic_layers(model):
+            channels = layer.in_channels
+            inside = 1 / 12 < progress < 3 / 4
+            ramped = round(channels * 0.75 * 1.5 * (progress - 1 / 12)) if inside else 0
+            pruned = round(0.75 * channels) if progress >= 3 / 4 else ramped
+            assert int(layer.gate.keep) == channels - pruned
+
+
+def test_target_rate_holds_without_a_schedule():
+    for _, layer in dynamic_layers(create_model("condensenet20_dgc")):
+        assert int(layer.gate.keep) == keep_count(layer.in_channels, 0.75)
+
+
+def test_global_gates_are_left_to_their_threshold():
+    model = create_model("condensenet20_dgcg")
+    set_progress(model, 0.5)
+    assert all(float(layer.gate.threshold) == 0 for _, layer in dynamic_layers(model))
+
+
+def test_cosine():
+    assert cosine_learning_rate(0.1, 0) == 0.1
+    assert cosine_learning_rate(0.1, 0.5) == pytest.approx(0.05)
+    assert cosine_learning_rate(0.1, 1) == pytest.approx(0)

@@ -1,0 +1,57 @@
+"""The global threshold."""
+
+import pytest
+import torch
+
+from dgconv import create_model, dynamic_layers
+from dgconv.train import GlobalThreshold, take_saliencies
+from dgconv.train.threshold import quantile
+
+
+def test_quantile_has_the_wanted_share_below():
+    values = torch.randperm(1000).float()
+    for share in (0.001, 0.25, 1 / 3, 0.75, 0.999):
+        assert (values < quantile(values, share)).float().mean() == pytest.approx(share, abs=5e-4)
+    assert quantile(values + 1, 0) == 0
+
+
+@pytest.fixture
+def model():
+    return create_model("condensenet20_dgcg", stages=(2, 2), growth=(4, 8), pruning_rate=0.75)
+
+
+def test_prunes_the_target_share_of_what_it_has_seen(model):
+    controller = GlobalThreshold(model, epochs=3)
+    seen = []
+    for _ in range(2):
+        model(torch.randn(16, 3, 16, 16))
+        saliencies = take_saliencies(model)
+        controller.add(saliencies)
+        seen += [g.detach().abs().flatten() for g in saliencies]
+    threshold = controller.update(progress=1.0)
+    assert (torch.cat(seen) < threshold).float().mean() == pytest.approx(0.75, abs=1e-3)
+    assert {float(layer.gate.threshold) for _, layer in dynamic_layers(model)} == {threshold}
+    assert controller.update(progress=1.0) is None, "the library is emptied"
+
+
+def test_rate_follows_the_ramp(model):
+    controller = GlobalThreshold(model, epochs=3)
+    values = torch.rand(1, 1, 10_000)
+    thresholds = []
+    for progress in (0.05, 5 / 12, 0.8):
+        controller.add([values])
+        thresholds.append(controller.update(progress))
+    assert thresholds[0] == 0
+    assert thresholds[1:] == pytest.approx([0.375, 0.75], abs=0.02)
+
+
+def test_library_is_the_last_batches_of_every_third_epoch(model):
+    controller = GlobalThreshold(model, epochs=7, batches=2, every=3)
+    wanted = [(e, b) for e in range(7) for b in range(4) if controller.wants(e, b, 4)]
+    assert wanted == [(2, 2), (2, 3), (5, 2), (5, 3), (6, 2), (6, 3)], "and of the last epoch"
+
+
+def test_nothing_to_do_without_global_gates():
+    controller = GlobalThreshold(create_model("condensenet20_dgc"), epochs=3)
+    assert not controller
+    assert not controller.wants(2, 9, 10)
