@@ -100,7 +100,7 @@ def macs(
         network, recipe = load_model(model), Recipe.of_run(Path(model))
         images = images_to_measure(network, recipe.load_data()) if recipe else None
     else:
-        options = {"pruning_rate": pruning_rate, "heads": heads, "groups": groups}
+        options: dict[str, Any] = {"pruning_rate": pruning_rate, "heads": heads, "groups": groups}
         network = create_model(model, num_classes=num_classes, **options)
     count = count_macs(network, input_size, convention, images)
     _show(count.to_dict(), json, lambda _: print_macs(console, model, count))
