@@ -1,107 +1,145 @@
-"""One training step, ours against masked copies: time and peak memory, with ratios.
+"""One training step, the authors' form against ours: time and peak memory, with ratios.
 
-    python benchmarks/training_step.py --model condensenet50 --batch-size 64
+    python benchmarks/training_step.py                                          # what the device can do in minutes
+    python benchmarks/training_step.py --models resnet18 --batch-sizes 256 --forms authors "ours graph bf16"
 
-Each form runs in a process of its own. On a CPU the peak is that of the process's resident memory over what it held
-before the step; on a GPU, of the memory allocated there.
+Each model, batch size and form runs in a process of its own, so that no peak hides another. The authors' form runs
+first and last, to show how far the machine drifted; ratios are to the faster of the two. See measure.py for what is
+measured and forms.py for the forms.
 """
 
 import argparse
 import json
-import resource
-import statistics
 import subprocess
 import sys
-import time
-from functools import partial
+from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from forms import ANY_DEVICE, AUTHORS, FORMS
 from machine import describe_machine
-from masked_copies import MaskedCopiesConv2d
+from measure import Row, measure
 from rich.console import Console
 from rich.table import Table
 
-from dgconv import DynamicGroupConv2d, create_model
-from dgconv.train import lasso_loss, take_saliencies
+Header = dict[str, str | int]
 
-FORMS = {"masked copies": MaskedCopiesConv2d, "ours": DynamicGroupConv2d}
-
-
-def measure(form: str, backbone: str, batch_size: int, device: str, repeats: int) -> dict[str, float]:
-    torch.manual_seed(0)
-    model = create_model(backbone, conv_layer=partial(FORMS[form], pruning_rate=0.75)).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True)
-
-    def step(count: int) -> None:
-        x = torch.randn(count, *model.input_size, device=device)
-        logits = model(x)
-        loss = F.cross_entropy(logits, torch.zeros(count, dtype=torch.long, device=device))
-        loss = loss + 1e-5 * lasso_loss(take_saliencies(model))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-    step(2)  # libraries, momentum and gradients are there before
-    before = peak_memory(device)
-    step(batch_size)
-    peak = peak_memory(device) - before
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        step(batch_size)
-        if device == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": statistics.median(seconds), "bytes": peak}
+AGAIN = f"{AUTHORS}, again"
 
 
-def peak_memory(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def measure_apart(form: str, args: argparse.Namespace) -> dict[str, float]:
-    command = [sys.executable, __file__, "--form", form, "--model", args.model, "--device", args.device]
-    command += ["--batch-size", str(args.batch_size), "--repeats", str(args.repeats)]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def parse() -> argparse.Namespace:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if on_gpu else "cpu")
+    parser.add_argument("--models", nargs="+", metavar="BACKBONE", help="CPU: condensenet50; GPU: four")
+    parser.add_argument("--batch-sizes", nargs="+", type=int, metavar="N", help="CPU: 64; GPU: 64 256")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, metavar="FORM", help=f"of {', '.join(FORMS)}; default all")
+    parser.add_argument("--repeats", type=int, help="steps timed, of which the median is taken; CPU: 5, GPU: 30")
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="to this file, or instead of the table")
+    parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.device == "cuda":
+        models, batch_sizes, forms = ["condensenet50", "condensenet86", "resnet18", "mobilenetv2"], [64, 256], FORMS
+    else:
+        models, batch_sizes, forms = ["condensenet50"], [64], ANY_DEVICE
+    args.models = args.models or models
+    args.batch_sizes = args.batch_sizes or batch_sizes
+    args.forms = args.forms or list(forms)
+    args.repeats = args.repeats or (30 if args.device == "cuda" else 5)
+    if args.device == "cuda" and not on_gpu:
+        parser.error("torch sees no GPU; use --device cpu")
+    if args.device == "cpu" and not set(args.forms) <= set(ANY_DEVICE):
+        parser.error(f"on a CPU there are --forms {', '.join(ANY_DEVICE)}")
+    return args
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="condensenet50", help="backbone")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--form", choices=FORMS, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    if args.form:
-        print(json.dumps(measure(args.form, args.model, args.batch_size, args.device, args.repeats)))
+    args = parse()
+    if args.in_this_process:
+        print(json.dumps(measure(args.forms[0], args.models[0], args.batch_sizes[0], args.device, args.repeats)))
         return
-    results = {form: measure_apart(form, args) for form in FORMS}
-    header = describe_machine(args.device) | {"model": args.model, "batch_size": args.batch_size}
-    if args.json:
-        print(json.dumps(header | {"forms": results}, indent=2))
+    header = describe_machine(args.device)
+    forms = [form for form in args.forms if form != AUTHORS]
+    if AUTHORS in args.forms:
+        forms = [AUTHORS, *forms, AGAIN] if forms else [AUTHORS]
+    rows: list[Row] = []
+    for model in args.models:
+        for batch_size in args.batch_sizes:
+            for form in forms:
+                key = {"model": model, "batch_size": batch_size, "form": form}
+                rows.append(key | measure_apart(model, batch_size, form, args))
+                print(describe(rows[-1]), file=sys.stderr, flush=True)
+                if args.json not in (None, "-"):  # after each, so that a run cut short keeps what it has
+                    Path(args.json).write_text(json.dumps(header | {"rows": rows}, indent=2) + "\n")
+    if args.json == "-":
+        print(json.dumps(header | {"rows": rows}, indent=2))
     else:
-        show(header, results)
+        show(header, rows)
+    if any("failed" in str(row.get("error")) for row in rows):
+        sys.exit(1)
 
 
-def show(header: dict[str, str | int], results: dict[str, dict[str, float]]) -> None:
-    base = results["masked copies"]
-    table = Table(title="  ".join(f"{key} {value}" for key, value in header.items()))
-    for heading in ("form", "step", "ratio", "peak memory", "ratio"):
-        table.add_column(heading, justify="right")
-    for form, result in results.items():
-        table.add_row(
-            form,
-            f"{1e3 * result['seconds']:.1f} ms",
-            f"{result['seconds'] / base['seconds']:.2f}",
-            f"{result['bytes'] / 2**20:.0f} MiB",
-            f"{result['bytes'] / base['bytes']:.2f}",
-        )
-    Console(width=110).print(table)
+def measure_apart(model: str, batch_size: int, form: str, args: argparse.Namespace) -> Row:
+    command = [sys.executable, __file__, "--in-this-process", "--device", args.device, "--repeats", str(args.repeats)]
+    command += ["--models", model, "--batch-sizes", str(batch_size), "--forms", AUTHORS if form == AGAIN else form]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        return json.loads(done.stdout.splitlines()[-1])
+    sys.stderr.write(done.stderr)
+    if done.returncode == -9:
+        return {"error": "killed, most likely for want of memory"}
+    return {"error": f"failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"}
+
+
+def describe(row: Row) -> str:
+    name = f"{row['model']}, batch {row['batch_size']}, {row['form']}: "
+    if "error" in row:
+        return name + str(row["error"])
+    memory = f"{mebibytes(row['bytes'])}, reserved {mebibytes(row['reserved'])}"
+    return f"{name}{milliseconds(row)}, {memory}, loss {row['loss']:.3f}"
+
+
+def show(header: Header, rows: list[Row]) -> None:
+    console = Console(width=120)
+    console.print("  ".join(f"{key} {value}" for key, value in header.items()))
+    for model, batch_size in dict.fromkeys((row["model"], row["batch_size"]) for row in rows):
+        group = [row for row in rows if (row["model"], row["batch_size"]) == (model, batch_size)]
+        base = reference(group)
+        table = Table(title=f"{model}, batch {batch_size}", title_justify="left")
+        for heading in ("form", "step", "± quartiles", "faster", "peak memory", "ratio", "reserved", "ratio"):
+            table.add_column(heading, justify="left" if heading == "form" else "right")
+        for row in group:
+            if "error" in row:
+                table.add_row(str(row["form"]), str(row["error"]))
+                continue
+            table.add_row(
+                str(row["form"]),
+                milliseconds(row),
+                f"{50 * row['spread']:.0f} %",
+                f"{base['seconds'] / row['seconds']:.2f}x" if base else "",
+                mebibytes(row["bytes"]),
+                ratio(row, base, "bytes"),
+                mebibytes(row["reserved"]),
+                ratio(row, base, "reserved"),
+            )
+        console.print(table)
+
+
+def reference(group: list[Row]) -> Row | None:
+    """The faster run of the authors' form or, where that was not asked for, the first form; None if it failed."""
+    candidates = [row for row in group if row["form"] in (AUTHORS, AGAIN)] or group[:1]
+    return min((row for row in candidates if "error" not in row), key=lambda row: row["seconds"], default=None)
+
+
+def ratio(row: Row, base: Row | None, key: str) -> str:
+    return f"{row[key] / base[key]:.2f}" if base and row[key] is not None and base[key] else ""
+
+
+def milliseconds(row: Row) -> str:
+    return f"{1e3 * row['seconds']:.1f} ms"
+
+
+def mebibytes(count: int | None) -> str:
+    return "-" if count is None else f"{count / 2**20:.0f} MiB"
 
 
 if __name__ == "__main__":

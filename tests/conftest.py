@@ -1,9 +1,13 @@
 """Shared set-up."""
 
 import importlib
+import os
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported
 
 torch.set_num_threads(1)  # one test process a core
 

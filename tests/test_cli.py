@@ -8,6 +8,11 @@ import pytest
 import torch
 
 from dgconv.cli import main
+from dgconv.errors import UserError
+from dgconv.train.recipe import list_recipes, load_recipe, reported_of
+from dgconv.train_arguments import parse_train, run_folders
+
+SMALL = ["--stages", 1, 1, "--growth", 4, 8, "--image-size", 8, "--epochs", 1, "--batch-size", 256]
 
 
 def dgconv(capsys, *args):
@@ -46,7 +51,87 @@ def test_train_in_a_fresh_process(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "epoch   1/1" in done.stdout
     assert "top-1 error, 360 test images" in done.stdout
-    assert (tmp_path / "runs" / "condensenet20_dgc-digits-1" / "model.safetensors").exists()
+    assert (tmp_path / "runs" / "digits-1" / "model.safetensors").exists()
+
+
+def test_several_networks(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('model = "condensenet20"')
+    code, out, _ = dgconv(capsys, "train", "digits", "mine.toml", *SMALL, "--seeds", 0, 1, "--json")
+    assert code == 0
+    results = json.loads(out)
+    runs = ["digits-seed0-1", "digits-seed1-1", "mine-seed0-1", "mine-seed1-1"]
+    assert [result["run"] for result in results] == [f"runs/{run}" for run in runs]
+    assert [result["model"] for result in results] == ["condensenet20_dgc"] * 2 + ["condensenet20"] * 2
+    code, out, _ = dgconv(capsys, "train", "--resume", "runs/mine-seed1-1", "--json")
+    assert code == 0
+    assert json.loads(out) == results[-1], "there was nothing left to do"
+
+
+def test_flags_apply_to_every_recipe():
+    request = parse_train(["digits", "cifar10_condensenet50_dgc_rate33", "--epochs", "7", "--downsample", "3", "5"])
+    digits, cifar = request.recipes
+    assert (digits.epochs, cifar.epochs) == (7, 7)
+    assert (digits.downsample, cifar.downsample) == ((3, 5), (3, 5))
+    assert (digits.model, cifar.model) == ("condensenet20_dgc", "condensenet50_dgc")
+    assert (digits.pruning_rate, cifar.pruning_rate) == (None, 1 / 3), "what no flag names stays as the recipe has it"
+    assert [recipe.name for recipe in request.recipes] == ["digits", "cifar10_condensenet50_dgc_rate33"]
+
+
+def test_a_flag_with_the_default_of_the_first_recipe_still_overrules_the_second():
+    request = parse_train(["digits", "cifar10_condensenet50_dgc", "--epochs", "30"])
+    assert [recipe.epochs for recipe in request.recipes] == [30, 30]
+
+
+def test_without_a_recipe_the_digits():
+    assert parse_train([]).runs == [load_recipe("digits")]
+    assert parse_train(["--dry-run", "imagenet_resnet18"]).runs == [load_recipe("imagenet_resnet18")]
+
+
+def test_seeds_and_folders(tmp_path):
+    request = parse_train(["digits", "digits", "--seeds", "3", "4"])
+    assert [(recipe.name, recipe.seed) for recipe in request.runs] == [("digits", 3), ("digits", 4)] * 2
+    (tmp_path / "digits-seed4-1").mkdir()
+    folders = [folder.name for _, folder in run_folders(request, tmp_path)]
+    assert folders == ["digits-seed3-1", "digits-seed4-2", "digits-seed3-2", "digits-seed4-3"]
+    [(_, folder)] = run_folders(parse_train(["--model", "resnet20_dgc", "--data", "cifar10"]), tmp_path)
+    assert folder.name == "resnet20_dgc-cifar10-1", "no longer the recipe of that name"
+    [(_, folder)] = run_folders(parse_train(["--out", "here"]), tmp_path)
+    assert str(folder) == "here"
+    with pytest.raises(UserError, match="2 are asked for"):
+        parse_train(["--seeds", "0", "1", "--out", "here"])
+
+
+def test_dry_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = dgconv(capsys, "train", "cifar10_condensenet50_dgc_rate33", "--dry-run")
+    assert code == 0
+    for figure in ("1.068M", "48.825M", "50.994M", "1.330x", "5.83 % error, 51M MACs", "-0.01 %", "50,000"):
+        assert figure in out
+    for figure in ("781 an epoch, 117,150 in 150 epochs", "estimated", "12.5 epochs: nothing is pruned"):
+        assert figure in out
+    code, out, _ = dgconv(capsys, "train", "cifar10_condensenet50", "imagenet_resnet18_dgcg", "--dry-run")
+    assert code == 0
+    for figure in ("printed for LGC", "2.08x fewer MACs (Table 1)", "taken for ImageNet", "5,004 an epoch"):
+        assert figure in out
+    code, out, _ = dgconv(capsys, "train", "digits", "imagenet_resnet18_dgc", "--dry-run", "--epochs", 12, "--json")
+    assert code == 0
+    assert [plan["steps"] for plan in json.loads(out)] == [12 * 22, 12 * 5004]
+    assert not list(tmp_path.iterdir())
+
+
+def test_recipes(capsys):
+    code, out, _ = dgconv(capsys, "recipes", "imagenet_resnet18*")
+    assert code == 0
+    assert "31.22 %" in out
+    assert "2.046x" in out
+    _, out, _ = dgconv(capsys, "recipes", "cifar10_condensenet50*", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert list(rows) == list_recipes("cifar10_condensenet50*")
+    row = rows["cifar10_condensenet50_dgc_rate33"]
+    assert row["reported"] == vars(reported_of("cifar10_condensenet50_dgc_rate33"))
+    assert row["closer"]["convention"] == "authors"
+    assert row["command"] == "dgconv train cifar10_condensenet50_dgc_rate33 --data-dir DIR"
 
 
 def test_macs(run_folder, capsys):
@@ -103,6 +188,19 @@ def test_models(capsys):
         (["train", "--epochs", "0"], "epochs must be at least 1"),
         (["train", "--epochs", "many"], "many"),
         (["train", "--no-such-flag"], "no-such-flag"),
+        (["train", "digit"], "unknown recipe 'digit'. Did you mean 'digits'?"),
+        (["train", "digits", "cifar11_condensenet50"], "Did you mean 'cifar10_condensenet50'"),
+        (["train", "--epochs", "1", "nowhere.toml"], "nowhere.toml: no such file"),
+        (["train", "digits", "digits", "--out", "here"], "--out names the folder of one network, but 2 are asked for"),
+        (["train", "--seeds", "1", "1"], "--seeds must differ from each other, got 1 1"),
+        (["train", "digits", "--resume", "run"], "--resume goes on with a run as it was begun"),
+        (["train", "--resume", "nowhere"], "nowhere"),
+        (["train", "--dry-run", "--data", "mnist"], "unknown data set 'mnist'"),
+        (["train", "--dry-run", "--data", "parquet"], "needs --data-dir"),
+        (["train", "--dry-run", "--heads", "3"], "3 heads, 32 output channels"),
+        (["train", "--device", "gpu"], "gpu"),
+        (["train", "--workers", "-1"], "workers must not be negative, got -1"),
+        (["recipes", "vgg*"], "no recipe matches 'vgg*'"),
         (["import-authors", "nowhere.tar", "out"], "nowhere.tar: no such file"),
     ],
 )
@@ -113,6 +211,15 @@ def test_wrong_use_exits_with_2_and_a_message(args, message, capsys, tmp_path, m
     assert message in " ".join((out + err).replace("│", " ").split())
     assert "Traceback" not in out + err
     assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_is_told_at_once(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = dgconv(capsys, "train", "--device", "cuda")
+    assert code == 2
+    assert "no GPU is to be seen" in err
+    assert not list(tmp_path.iterdir())
 
 
 def test_import_authors(tmp_path, capsys, monkeypatch):

@@ -2,43 +2,77 @@
 
 import json as json_format
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import tyro
 from rich.console import Console
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import Positional
 
 from .errors import UserError
-from .train.recipe import Recipe
+from .train import Recipe, Result, Stopped, evaluate, train_all
+from .train.recipe import list_recipes, load_recipe, reported_of
+from .train_arguments import TrainArguments, TrainRequest, parse_train, run_folders
 
 console = Console(width=None if sys.stdout.isatty() else 120)
-DIGITS = Recipe()
+T = TypeVar("T")
 
 
-def train(recipe: OmitArgPrefixes[Recipe] = DIGITS, out: Path | None = None, json: bool = False) -> None:
-    """Train a network into a run folder. Without arguments: a small CondenseNet-DGC on the embedded digits.
+def train(request: TrainRequest) -> None:
+    """What 'dgconv train' does; its arguments are in :mod:`dgconv.train_arguments`."""
+    from .display import TrainingDisplay
+
+    arguments, device = request.arguments, _device(request.arguments.device)
+    if arguments.dry_run:
+        _print_plans(request.recipes, arguments.json)
+        return
+    progress = Console(stderr=True) if arguments.json else console
+    with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
+        results = train_all(run_folders(request), device=device, watcher=display, resuming=arguments.resume is not None)
+    _show_results(results, device, arguments.json)
+
+
+def _print_plans(recipes: list[Recipe], json: bool) -> None:
+    from .analysis.plan import plan_training
+    from .display import print_plan
+
+    plans = [plan_training(recipe) for recipe in recipes]
+    _show_each(plans, json, lambda plan: plan.to_dict(), lambda plan: print_plan(console, plan))
+
+
+def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
+    """List the recipes, one for each row of the paper's tables and figures, with the reported numbers.
 
     Args:
-        recipe: What to train, on what, and how.
-        out: Run folder, new or empty; default runs/MODEL-DATA-N.
+        pattern: Shell pattern, such as 'cifar10_*'.
         json: Print JSON instead of a table.
     """
-    from .display import TrainingDisplay
-    from .train import train as run
+    from .analysis.plan import compare, count_cost, look_at_data
+    from .display import print_recipes
 
-    folder = out or _free_folder(Path("runs"), f"{recipe.model}-{recipe.data}")
-    with TrainingDisplay(Console(stderr=True) if json else console, recipe.epochs) as display:
-        result = run(
-            recipe,
-            folder,
-            device=_device(),
-            on_start=display.start,
-            on_step=display.step,
-            on_epoch=display.epoch,
-        )
-    _show_result(result.model, result.data, result.evaluation, folder, json)
+    if not list_recipes(pattern):
+        raise UserError(f"no recipe matches {pattern!r}. Known: {', '.join(list_recipes())}")
+    rows = []
+    for name in list_recipes(pattern):
+        recipe, reported = load_recipe(name), reported_of(name)
+        cost = count_cost(recipe, look_at_data(recipe))
+        rows.append((recipe, reported, cost, compare(cost, reported)))
+    listing = [
+        {
+            "name": recipe.name,
+            "model": recipe.model,
+            "data": recipe.data,
+            "epochs": recipe.epochs,
+            "reported": reported and asdict(reported),
+            "macs": cost.macs,
+            "closer": agreement and asdict(agreement),
+            "command": f"dgconv train {recipe.name}" + (" --data-dir DIR" if recipe.data != "digits" else ""),
+        }
+        for recipe, reported, cost, agreement in rows
+    ]
+    _show(listing, json, lambda _: print_recipes(console, rows))
 
 
 def eval(run: Positional[Path], data_dir: str | None = None, json: bool = False) -> None:
@@ -50,13 +84,13 @@ def eval(run: Positional[Path], data_dir: str | None = None, json: bool = False)
         json: Print JSON instead of a table.
     """
     from .models import load_model
-    from .train import evaluate
 
     recipe = Recipe.of_run(run)
     if recipe is None:
         raise UserError(f"{run} was not trained here, so its data set is not known")
-    model, data = load_model(run, _device()), recipe.load_data(data_dir)
-    _show_result(model, data, evaluate(model, data.test, device=_device()), run, json)
+    device = _device()
+    model, data = load_model(run, device), recipe.load_data(data_dir)
+    _show_results([Result(model, data, evaluate(model, data.test, device=device), run)], device, json)
 
 
 def macs(
@@ -144,15 +178,20 @@ def import_authors(
     _show(model.config, json, lambda _: console.print(f"{file} -> {out}: {model.config}", soft_wrap=True))
 
 
-def main(args: list[str] | None = None) -> None:
+def main(args: Sequence[str] | None = None) -> None:
+    args = sys.argv[1:] if args is None else args
     commands: dict[str, Callable[..., Any]] = {
-        "train": train,
+        "train": TrainArguments,
+        "recipes": recipes,
         "eval": eval,
         "macs": macs,
         "models": models,
         "import-authors": import_authors,
     }
     try:
+        if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe
+            train(parse_train(args[1:]))
+            return
         tyro.extras.subcommand_cli_from_dict(
             commands,
             prog="dgconv",
@@ -163,34 +202,52 @@ def main(args: list[str] | None = None) -> None:
     except UserError as error:
         print(f"dgconv: {error}", file=sys.stderr)
         sys.exit(2)
+    except Stopped as stopped:
+        print(f"dgconv: {stopped}", file=sys.stderr)
+        sys.exit(128 + stopped.number)
     except KeyboardInterrupt:
         print("dgconv: interrupted; a run folder keeps its last whole epoch", file=sys.stderr)
         sys.exit(130)
 
 
-def _device() -> str:
+def _device(wanted: str = "auto") -> str:
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            f"no GPU is to be seen by torch {torch.__version__}. Use --device cpu or auto, "
+            "or see that the driver works ('nvidia-smi') and torch is a CUDA build"
+        )
+    return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _free_folder(parent: Path, name: str) -> Path:
-    number = 1
-    while (folder := parent / f"{name}-{number}").exists():
-        number += 1
-    return folder
-
-
-def _show_result(model: Any, data: Any, evaluation: Any, folder: Path, json: bool) -> None:
-    from .analysis.summary import summarize
+def _show_results(results: Sequence[Result], device: str, json: bool) -> None:
+    from .analysis.summary import Summary, summarize
     from .display import print_summary
 
-    summary = summarize(model, data, error=evaluation.error, pruning_rate=evaluation.pruned_share, device=_device())
-    _show(
-        {"run": str(folder), **summary.to_dict()},
+    def summary_of(result: Result) -> tuple[Summary, str]:
+        evaluation = result.evaluation
+        summary = summarize(
+            result.model, result.data, error=evaluation.error, pruning_rate=evaluation.pruned_share, device=device
+        )
+        return summary, str(result.folder)
+
+    _show_each(
+        [summary_of(result) for result in results],
         json,
-        lambda _: print_summary(console, summary, str(folder)),
+        lambda shown: {"run": shown[1], **shown[0].to_dict()},
+        lambda shown: print_summary(console, *shown),
     )
+
+
+def _show_each(items: Sequence[T], as_json: bool, to_json: Callable[[T], Any], show: Callable[[T], None]) -> None:
+    """Several in a row; as JSON one object, or a list if there are several."""
+    if as_json:
+        values = [to_json(item) for item in items]
+        print(json_format.dumps(values if len(values) > 1 else values[0], indent=2))
+    else:
+        for item in items:
+            show(item)
 
 
 def _show(value: Any, as_json: bool, show: Callable[[Any], Any]) -> None:

@@ -1,5 +1,7 @@
 """What the command line shows: progress and tables."""
 
+from collections.abc import Sequence
+from math import nan
 from types import TracebackType
 
 from rich import box
@@ -9,23 +11,26 @@ from rich.table import Table
 
 from .analysis.macs import MacCount
 from .analysis.paper import Comparison
+from .analysis.plan import Agreement, Cost, Plan
 from .analysis.summary import Summary
-from .train.engine import EpochMetrics
+from .train import EpochMetrics, Recipe
+from .train.recipe import Reported
 
 
 class TrainingDisplay:
-    """One progress bar over all steps, with the figures of the last epoch; a line each tenth of the epochs."""
+    """A progress bar a network, with the figures of its last epoch; a line each tenth of the epochs."""
 
-    def __init__(self, console: Console, epochs: int) -> None:
+    def __init__(self, console: Console, epochs: Sequence[int]) -> None:
         self.epochs = epochs
         self.progress = Progress(
-            TextColumn("epoch {task.fields[epoch]:>3}/" + str(epochs)),
+            TextColumn("{task.description}  epoch {task.fields[epoch]:>3}/{task.fields[epochs]}"),
             BarColumn(),
             TextColumn("loss {task.fields[loss]:.3f}  {task.fields[last]}"),
             TimeRemainingColumn(),
             console=console,
         )
-        self.task: TaskID | None = None
+        self.tasks: dict[int, TaskID] = {}
+        self.names: dict[int, str] = {}
 
     def __enter__(self) -> "TrainingDisplay":
         self.progress.start()
@@ -36,22 +41,36 @@ class TrainingDisplay:
     ) -> None:
         self.progress.stop()
 
-    def start(self, steps: int) -> None:
-        self.task = self.progress.add_task("train", total=steps, epoch=1, loss=float("nan"), last="")
+    def start(self, index: int, name: str, steps: int, done: int) -> None:
+        epochs = self.epochs[index]
+        self.names[index] = name
+        self.tasks[index] = self.progress.add_task(
+            name,
+            total=steps,
+            completed=done,
+            epoch=min(epochs, done * epochs // steps + 1),
+            epochs=epochs,
+            loss=nan,
+            last="",
+        )
 
-    def step(self, epoch: int, step: int, loss: float) -> None:
-        assert self.task is not None
-        self.progress.update(self.task, completed=step, epoch=epoch + 1, loss=loss)
+    def step(self, index: int, epoch: int, done: int, loss: float) -> None:
+        epoch = min(epoch + 1, self.epochs[index])
+        self.progress.update(self.tasks[index], completed=done, epoch=epoch, loss=loss)
 
-    def epoch(self, metrics: EpochMetrics) -> None:
-        assert self.task is not None
+    def epoch(self, index: int, metrics: EpochMetrics) -> None:
+        epochs = self.epochs[index]
         last = f"test error {metrics.test_error:.2f} %"
         if metrics.pruned_share is not None:
             last += f"  pruned {metrics.pruned_share:.3f}"
-        self.progress.update(self.task, last=last)
-        if metrics.epoch % max(1, self.epochs // 10) == 0 or metrics.epoch == self.epochs:
+        last += f"  {metrics.images_per_second:,.0f} images/s"
+        task = self.tasks[index]
+        done = (self.progress.tasks[task].total or 0) * metrics.epoch / epochs
+        self.progress.update(task, completed=done, epoch=metrics.epoch, loss=metrics.train_loss, last=last)
+        if metrics.epoch % max(1, epochs // 10) == 0 or metrics.epoch == epochs:
+            name = f"{self.names[index]}  " if len(self.epochs) > 1 else ""
             self.progress.console.print(
-                f"epoch {metrics.epoch:>3}/{self.epochs}  loss {metrics.train_loss:.3f}  "
+                f"{name}epoch {metrics.epoch:>3}/{epochs}  loss {metrics.train_loss:.3f}  "
                 f"learning rate {metrics.learning_rate:.4f}  {last}"
             )
 
@@ -123,6 +142,84 @@ def print_paper_comparison(console: Console, rows: list[Comparison]) -> None:
         "'paper' and 'authors' are the two ways to count, see dgconv.analysis.macs. 'fits' says which of them"
     )
     console.print("gives the reported figure; '(fit)': at a pruning rate and squeeze found by trying, no code exists.")
+
+
+def print_plan(console: Console, plan: Plan) -> None:
+    recipe, data, cost, memory = plan.recipe, plan.data, plan.cost, plan.memory
+    table = Table(
+        title=f"{recipe.run_name}: {recipe.model} on {recipe.data}",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        show_header=False,
+    )
+    table.add_row("parameters", _millions(cost.parameters))
+    for convention, macs in cost.macs.items():
+        dense = f"{_millions(cost.dense_macs[convention])} dense, {cost.saving(convention):.3f}x"
+        table.add_row(f"MACs an image, '{convention}'", f"{_millions(macs)}; {dense}")
+    if plan.reported:
+        table.add_row("reported", _reported_line(plan.reported))
+    if plan.agreement:
+        line = f"'{plan.agreement.convention}' comes closest, {plan.agreement.difference:+.2f} %"
+        table.add_row("our MACs against the reported", line)
+    if plan.reported and plan.reported.note:
+        table.add_row("note", plan.reported.note)
+    sources = {"known": "", "counted": ", counted", "assumed": ", taken for ImageNet; --data-dir has them counted"}
+    shape = f"{data.classes} classes, {data.side} x {data.side}"
+    table.add_row("training images", f"{data.train_images:,}, {shape}{sources[data.source]}")
+    steps = f"{plan.steps_per_epoch:,} an epoch, {plan.steps:,} in {recipe.epochs} epochs, batch {recipe.batch_size}"
+    table.add_row("steps", steps)
+    parts = f"{_mebibytes(memory.activations)} activations, {_mebibytes(memory.state)} weights, gradients, momentum"
+    table.add_row("memory of a step, estimated", f"{_mebibytes(memory.total)} ({recipe.precision}: {parts})")
+    table.add_row("learning rate", f"{recipe.learning_rate:g}, down to 0 along half a cosine")
+    for number, stage in enumerate(plan.stages):
+        table.add_row("" if number else "schedule", f"{stage.epochs:.4g} epochs: {stage.what}")
+    console.print(table)
+
+
+def print_recipes(console: Console, rows: list[tuple[Recipe, Reported | None, Cost, Agreement | None]]) -> None:
+    table = Table(
+        title="Recipes, and what the paper reports for them",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
+    )
+    for heading in ("name", "model", "data"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("epochs", "reported\nerror", "reported\nMACs", "our\nMACs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("counted\nas")
+    for recipe, reported, cost, agreement in rows:
+        convention = agreement.convention if agreement else "paper"
+        error = macs = ""
+        ours = _millions(cost.macs[convention])
+        if reported:
+            error = "plotted" if reported.error is None else f"{reported.error:.2f} %"
+            macs = _reported_cost(reported)
+        if reported and reported.saving:
+            ours = f"{cost.saving(convention):.3f}x"
+        table.add_row(recipe.name, recipe.model, recipe.data, str(recipe.epochs), error, macs, ours, convention)
+    console.print(table)
+    console.print("An x is a saving over the dense network. Plotted: in a figure, without a printed number.")
+    console.print("Train one with 'dgconv train NAME --data-dir DIR'; add --dry-run to see first what it takes.")
+
+
+def _reported_line(reported: Reported) -> str:
+    figures = [f"{reported.error:.2f} % error"] if reported.error is not None else []
+    figures += [f"{reported.top5_error:.2f} % top-5"] if reported.top5_error is not None else []
+    figures += [f"{_reported_cost(reported)} MACs"] if reported.macs is not None else []
+    figures += [f"{_reported_cost(reported)} fewer MACs"] if reported.saving is not None else []
+    return ", ".join(figures) + f" ({reported.where})" if figures else reported.where
+
+
+def _reported_cost(reported: Reported) -> str:
+    if reported.macs is not None:
+        return f"{reported.macs / 1e6:g}M"
+    return f"{reported.saving:.2f}x" if reported.saving is not None else ""
+
+
+def _mebibytes(count: float) -> str:
+    return f"{count / 2**20:,.0f} MiB"
 
 
 def _millions(count: float) -> str:

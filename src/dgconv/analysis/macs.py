@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers import DynamicGroupConv2d, GlobalGate, keep_count
 from ..layers._conv import pair
+from ..layers.fusible import BatchNormReLU2d
 
 Convention = Literal["paper", "authors"]
 CONVENTIONS: tuple[Convention, ...] = ("paper", "authors")
-ACTIVATIONS = (nn.ReLU, nn.ReLU6)
+ACTIVATIONS = (nn.ReLU, nn.ReLU6, BatchNormReLU2d)
 GLOBAL_POOLINGS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 WINDOW_POOLINGS = (nn.AvgPool2d, nn.MaxPool2d)
 

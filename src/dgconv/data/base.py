@@ -1,8 +1,8 @@
 """What the rest of the library knows about data: two splits, their classes and their input size."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,10 @@ class Split(Protocol):
 
     def __len__(self) -> int: ...
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same split kept on a device, if its images are held in memory."""
+        ...
+
     def batches(
         self,
         batch_size: int,
@@ -23,11 +27,14 @@ class Split(Protocol):
         train: bool,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        start: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]:
-        """One pass over the images.
+        """One pass over the images, or from its batch number `start` on the rest of it.
 
         With `train`, shuffled and augmented by `generator`, without the last incomplete batch (a split
         smaller than one batch gives one short batch). Otherwise every image once, in order, untouched.
+        With `shard` (i, n) only every n-th image of each batch, from the i-th on: the share of one process.
         """
         ...
 
@@ -43,3 +50,7 @@ class Data:
     input_size: tuple[int, int, int]
     mean: RGB
     std: RGB
+
+    def to(self, device: torch.device | str) -> "Data":
+        """With both splits kept on a device, if they are held in memory."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))

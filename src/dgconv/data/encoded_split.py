@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from ..errors import UserError
 from .base import Batch
 from .crops import central_view, random_view
 from .decode import Encoded, decode
-from .order import draw, epoch_order
+from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
 IMAGE_SIZE = 224
@@ -37,6 +38,10 @@ class EncodedSplit:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def to(self, device: torch.device | str) -> Self:
+        """The images stay where they are, encoded."""
+        return self
+
     def batches(
         self,
         batch_size: int,
@@ -44,11 +49,13 @@ class EncodedSplit:
         train: bool,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        start: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]:
         """See `Split.batches`."""
         order = epoch_order(len(self), batch_size, train=train, generator=generator)
         seed = int(draw(2**63 - 1, (1,), generator)) if train else None
-        epoch = _Epoch(self.source, self.labels, self.image_size, order.split(batch_size), seed)
+        epoch = _Epoch(self.source, self.labels, self.image_size, batches_of(order, batch_size, start, shard), seed)
         loader = DataLoader(
             epoch,
             batch_size=None,  # an item of the epoch is a batch already
@@ -71,9 +78,7 @@ class _Epoch(Dataset[Batch | UserError]):
     user's are returned instead.
     """
 
-    def __init__(
-        self, source: Encoded, labels: Tensor, size: int, batches: tuple[Tensor, ...], seed: int | None
-    ) -> None:
+    def __init__(self, source: Encoded, labels: Tensor, size: int, batches: list[Tensor], seed: int | None) -> None:
         self.source, self.labels, self.size, self.batches, self.seed = source, labels, size, batches, seed
 
     def __len__(self) -> int:

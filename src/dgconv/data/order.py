@@ -20,6 +20,12 @@ def epoch_order(count: int, batch_size: int, *, train: bool, generator: torch.Ge
     return order[: max(count // batch_size * batch_size, min(count, batch_size))]
 
 
+def batches_of(order: Tensor, batch_size: int, start: int, shard: tuple[int, int]) -> list[Tensor]:
+    """The indices of each batch from number `start` on, or what one process of several takes of them."""
+    shares = [batch[shard[0] :: shard[1]] for batch in order.split(batch_size)[start:]]
+    return [share for share in shares if len(share)]
+
+
 def draw(high: int, shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
     """Whole numbers in [0, high), on the CPU, whatever device `generator` lives on."""
     return torch.randint(high, shape, generator=generator, device=_home(generator)).cpu()

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import UserError
 from .augment import mirror, shift
 from .base import Batch
-from .order import draw, epoch_order
+from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
 
@@ -41,6 +41,8 @@ class TensorSplit:
         train: bool,
         generator: torch.Generator | None = None,
         device: torch.device | str = "cpu",
+        start: int = 0,
+        shard: tuple[int, int] = (0, 1),
     ) -> Iterator[Batch]:
         """See `Split.batches`.
 
@@ -54,7 +56,7 @@ class TensorSplit:
             rows, columns = draw(2 * self.pad + 1, (2, len(self)), generator).to(device)
             flipped = draw(2, (len(self),), generator).bool().to(device) & self.flip
 
-        for chosen in order.split(batch_size):
+        for chosen in batches_of(order, batch_size, start, shard):
             batch = images[chosen]
             if train:
                 batch = mirror(shift(batch, self.pad, rows[chosen], columns[chosen]), flipped[chosen])

@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..ops import dynamic_group_conv2d
+from ..ops import dynamic_group_conv2d, fused
 from ._conv import Size2, pair, resolve_padding
 from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .saliency import SaliencyGenerator
+
+MAX_FUSED_HIDDEN, MAX_FUSED_CHANNELS = 256, 4096  # what one program of the fused gate holds
 
 
 class DynamicGroupConv2d(nn.Module):
@@ -120,13 +122,35 @@ class DynamicGroupConv2d(nn.Module):
             raise UserError(
                 f"expected an input [batch, {self.in_channels}, height, width] (or without batch), got {list(x.shape)}"
             )
+        if self.training and self._can_fuse(x):
+            return self._forward_fused(x)
         saliency = self.generator(x)  # [B, H, C]
         self.saliency = saliency if self.training else None
-        gates = self.gate(saliency).to(x.dtype)
+        return self._convolve(x, self.gate(saliency).to(x.dtype))
+
+    def _convolve(self, x: Tensor, gates: Tensor) -> Tensor:
         if any(self.extra_padding):
             x = F.pad(x, (0, self.extra_padding[1], 0, self.extra_padding[0]))
         out = dynamic_group_conv2d(x, self.weight, gates, self.stride, self.padding, self.dilation)
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
+
+    def _can_fuse(self, x: Tensor) -> bool:
+        """On a GPU pooling, generator and gate are a few kernels instead of some fifty."""
+        keeps_ties = isinstance(self.gate, GlobalGate) or self.gate.tie_rule == "lowest_index"
+        fits_a_tile = self.generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
+        return fused.fits(x) and keeps_ties and fits_a_tile and self.generator.bias.dtype == torch.float32
+
+    def _forward_fused(self, x: Tensor) -> Tensor:
+        gate, generator = self.gate, self.generator
+        keep, threshold = (gate.keep, None) if isinstance(gate, HeadGate) else (gate.threshold, gate.threshold)
+        parameters = (generator.weight1, generator.weight2, generator.bias, keep, threshold)
+        is_pointwise = self.kernel_size == self.stride == (1, 1) and self.padding == (0, 0) and self.bias is None
+        if is_pointwise and x.is_contiguous():
+            out, self.saliency = fused.dynamic_pointwise(x, self.weight, *parameters)
+            return out
+        pooled = x.mean((2, 3), dtype=torch.float32)
+        self.saliency, gates = fused.saliency_gate(pooled, *parameters)
+        return self._convolve(x, gates.to(x.dtype))
 
     def extra_repr(self) -> str:
         return (

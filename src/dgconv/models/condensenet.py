@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..layers.fusible import BatchNormReLU2d, GroupedConv2d
 from ._classifier import ImageClassifier, initialize, make_classifier
 from ._registry import ConvLayer, register_backbone
 
@@ -18,16 +19,14 @@ class DenseLayer(nn.Module):
 
     def __init__(self, in_channels: int, growth: int, conv_layer: ConvLayer, groups: int, bottleneck: int) -> None:
         super().__init__()
-        self.norm1 = nn.BatchNorm2d(in_channels)
-        self.relu1 = nn.ReLU(inplace=True)
+        self.norm1 = BatchNormReLU2d(in_channels)
         self.conv1 = conv_layer(in_channels, bottleneck * growth, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(bottleneck * growth)
-        self.relu2 = nn.ReLU(inplace=True)
-        self.conv2 = nn.Conv2d(bottleneck * growth, growth, 3, padding=1, groups=groups, bias=False)
+        self.norm2 = BatchNormReLU2d(bottleneck * growth)
+        self.conv2 = GroupedConv2d(bottleneck * growth, growth, 3, padding=1, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.conv1(self.relu1(self.norm1(x)))
-        out = self.conv2(self.relu2(self.norm2(out)))
+        out = self.conv1(self.norm1(x))
+        out = self.conv2(self.norm2(out))
         return torch.cat([x, out], 1)
 
 
@@ -42,6 +41,7 @@ class CondenseNet(ImageClassifier):
     """
 
     classifier_path = "classifier"
+    gpu_memory_format = torch.contiguous_format  # the fused kernels work on planes
 
     def __init__(
         self,
@@ -66,14 +66,13 @@ class CondenseNet(ImageClassifier):
             for _ in range(layers):
                 self.stages.append(DenseLayer(channels, rate, conv_layer, conv3x3_groups, bottleneck))
                 channels += rate
-        self.norm = nn.BatchNorm2d(channels)
-        self.relu = nn.ReLU(inplace=True)
+        self.norm = BatchNormReLU2d(channels)
         self.num_features = channels
         self.classifier = make_classifier(channels, num_classes)
         initialize(self)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.relu(self.norm(self.stages(self.stem(x))))
+        return self.norm(self.stages(self.stem(x)))
 
 
 @register_backbone(pruning_rate=0.75)

@@ -24,10 +24,14 @@ def save_model(folder: Path, model: ImageClassifier, **extra: Any) -> None:
     if not hasattr(model, "config"):
         raise UserError("only a model built by create_model can be saved this way: it has no .config")
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    write_atomically(folder / WEIGHTS, save(tensors))
+    save_weights(folder / WEIGHTS, model)
     config = {"dgconv": __version__, "model": model.config, **extra}
     write_atomically(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+
+
+def save_weights(path: Path, model: nn.Module) -> None:
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    write_atomically(path, save(tensors))
 
 
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageClassifier:

@@ -1,15 +1,20 @@
 """The training method: schedule, losses, global threshold, and a loop that uses them."""
 
-from .engine import EpochMetrics, Result, train
-from .evaluate import Evaluation, evaluate
+from .engine import Result, Stopped, resume, train, train_all
+from .evaluate import Evaluation, Evaluator, evaluate
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .recipe import Recipe
+from .run import EpochMetrics
 from .schedule import cosine_learning_rate, pruning_ramp, set_progress
 from .threshold import GlobalThreshold
 
 __all__ = [
     "Recipe",
     "train",
+    "train_all",
+    "resume",
+    "Stopped",
+    "Evaluator",
     "Result",
     "EpochMetrics",
     "evaluate",

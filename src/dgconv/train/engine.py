@@ -1,167 +1,223 @@
-"""The training loop: SGD with Nesterov momentum, the three-stage schedule, the losses and the global threshold."""
+"""Trains networks, one or several, until they are done or told to stop, and loses nothing."""
 
-import json
-import math
+import signal
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Protocol
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from ..data import Data
 from ..errors import UserError
-from ..layers.select import dynamic_layers
-from ..models import ImageClassifier, save_model
-from .evaluate import Evaluation, evaluate
-from .losses import angle_loss, lasso_loss, take_saliencies
+from ..models import ImageClassifier
+from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint
+from .distributed import any_rank, is_restart, rank, world_size
+from .evaluate import Evaluation
 from .recipe import Recipe
-from .schedule import cosine_learning_rate, pruning_ramp, set_progress
-from .threshold import GlobalThreshold
+from .run import EpochMetrics, Run
 
-DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
-
-
-@dataclass(frozen=True)
-class EpochMetrics:
-    """One line of ``metrics.jsonl``. Errors are in percent."""
-
-    epoch: int
-    learning_rate: float
-    target_pruned_share: float
-    train_loss: float
-    train_error: float
-    test_loss: float
-    test_error: float
-    pruned_share: float | None
-    threshold: float | None
-    seconds: float
+LOOK_EVERY = 0.5  # seconds between looks at the loss, which wait for the device
+AGREE_EVERY = 50  # steps after which ranks agree whether to save
 
 
 @dataclass(frozen=True)
 class Result:
+    """A finished run."""
+
     model: ImageClassifier
     data: Data
     evaluation: Evaluation
     folder: Path
 
 
-OnStep = Callable[[int, int, float], None]  # epoch, steps done in all, loss
-OnEpoch = Callable[[EpochMetrics], None]
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM; every run under way was saved first."""
+
+    def __init__(self, folders: list[Path], number: int) -> None:
+        super().__init__(f"stopped and saved. To go on: {'; '.join(f'dgconv train --resume {f}' for f in folders)}")
+        self.number = number
 
 
-def train(
-    recipe: Recipe,
-    folder: Path,
+class Watcher(Protocol):
+    """Follows the training of several networks, for a display. ``index`` says which."""
+
+    def start(self, index: int, name: str, steps: int, done: int) -> None: ...
+
+    def step(self, index: int, epoch: int, done: int, loss: float) -> None: ...
+
+    def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
+
+
+class Silent:
+    """Watches nothing."""
+
+    def start(self, index: int, name: str, steps: int, done: int) -> None: ...
+
+    def step(self, index: int, epoch: int, done: int, loss: float) -> None: ...
+
+    def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
+
+
+def train(recipe: Recipe, folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
+    """Train one network by a recipe into a run folder; see :func:`train_all`."""
+    return train_all([(recipe, folder)], device=device, watcher=watcher)[0]
+
+
+def resume(folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
+    """Go on with a run that was stopped, exactly as if it had not been."""
+    recipe = Recipe.from_dict(load_checkpoint(folder).recipe, str(folder))
+    return train_all([(recipe, folder)], device=device, watcher=watcher, resuming=True)[0]
+
+
+def train_all(
+    jobs: list[tuple[Recipe, Path]],
     *,
-    device: torch.device | str = "cpu",
-    on_start: Callable[[int], None] = lambda steps: None,
-    on_step: OnStep = lambda epoch, step, loss: None,
-    on_epoch: OnEpoch = lambda metrics: None,
-) -> Result:
-    """Train by a recipe into a new run folder: ``config.json``, ``metrics.jsonl``, ``model.safetensors``.
+    device: str = "cpu",
+    watcher: Watcher | None = None,
+    resuming: bool = False,
+) -> list[Result]:
+    """Train several networks: side by side on a GPU, each on a stream of its own; one after another on a CPU.
 
-    The model is written after every epoch, so a run that is stopped leaves its last whole epoch.
-    The callbacks are for a display: ``on_start`` gets the number of steps.
+    A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
+    ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} exists and is not empty; name another folder with --out")
-    torch.manual_seed(recipe.seed)
-    data = recipe.load_data()
-    model = recipe.build_model(len(data.classes)).to(device)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on CPUs and GPUs alike
-    trainer = _Trainer(recipe, model, data, device)
-    folder.mkdir(parents=True, exist_ok=True)
-    on_start(trainer.steps_per_epoch * recipe.epochs)
-    for epoch in range(recipe.epochs):
-        metrics = trainer.run_epoch(epoch, on_step)
-        if not math.isfinite(metrics.train_loss):
-            raise UserError(
-                f"training diverged: the loss is {metrics.train_loss} in epoch {epoch + 1}. "
-                f"Lower --learning-rate (now {recipe.learning_rate})"
-            )
-        with (folder / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(metrics)) + "\n")
-        save_model(folder, model, recipe=recipe.to_dict(), input_size=data.input_size, epochs_done=epoch + 1)
-        on_epoch(metrics)
-    model.eval()
-    return Result(model, data, trainer.evaluation, folder)
+    watcher = watcher if watcher and rank() == 0 else Silent()
+    target = torch.device(device)
+    _prepare_device(target)
+    load = _Loader(target)
+    for recipe, _ in jobs:  # before anything is written
+        load(recipe)
+    found = [_checkpoint_for(folder, resuming) for _, folder in jobs]
+    with _stop_signals() as stop:
+        if target.type != "cuda":
+            results = []
+            for index, ((recipe, folder), checkpoint) in enumerate(zip(jobs, found, strict=True)):
+                run = Run(recipe, folder, load(recipe), target, checkpoint)
+                _drive([run], [index], watcher, stop)
+                results.append(_result(run))
+            return results
+        runs = [
+            Run(recipe, folder, load(recipe), target, checkpoint)
+            for (recipe, folder), checkpoint in zip(jobs, found, strict=True)
+        ]
+        _drive(runs, list(range(len(runs))), watcher, stop)
+        return [_result(run) for run in runs]
 
 
-class _Trainer:
-    """The state of one run, and one epoch of it."""
-
-    def __init__(self, recipe: Recipe, model: nn.Module, data: Data, device: torch.device | str) -> None:
-        self.recipe, self.model, self.data, self.device = recipe, model, data, device
-        self.optimizer = torch.optim.SGD(
-            model.parameters(),
-            lr=recipe.learning_rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.momentum > 0,
+def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSignals") -> None:
+    """A step of each in turn, until all are done."""
+    streams = [torch.cuda.Stream() if run.device.type == "cuda" and len(runs) > 1 else None for run in runs]
+    under_way = {
+        number: (run, run.advance(), stream) for number, run, stream in zip(numbers, runs, streams, strict=True)
+    }
+    for number, (run, _, _) in under_way.items():
+        watcher.start(number, run.recipe.title, run.steps_per_epoch * run.recipe.epochs, run.steps_done)
+    saved = looked = time.monotonic()
+    count = 0
+    while under_way:
+        count += 1
+        now = time.monotonic()
+        look = now - looked > LOOK_EVERY
+        save = _agree(
+            now - saved > 60 * min(run.recipe.checkpoint_minutes for run, _, _ in under_way.values()), count, runs
         )
-        self.threshold = GlobalThreshold(model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every)
-        self.angle_weight = recipe.angle_weight
-        if self.angle_weight is None:
-            self.angle_weight = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
-        self.shuffle = torch.Generator().manual_seed(recipe.seed)
-        self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
-        self.evaluation: Evaluation
+        for number, (run, steps, stream) in list(under_way.items()):
+            with ExitStack() as stack:
+                if stream:
+                    stack.enter_context(torch.cuda.stream(stream))
+                try:
+                    metrics = next(steps)
+                except StopIteration:
+                    del under_way[number]
+                    continue
+                if metrics:
+                    watcher.epoch(number, metrics)
+                elif save:
+                    run.save()
+                if look:
+                    run.check_finite()
+                    watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
+        saved, looked = (now if save else saved), (now if look else looked)
+        if stop.number and under_way:
+            for run, _, _ in under_way.values():
+                run.save()
+            raise Stopped([run.folder for run, _, _ in under_way.values()], stop.number)
 
-    def run_epoch(self, epoch: int, on_step: OnStep) -> EpochMetrics:
-        start = time.perf_counter()
-        self.model.train()
-        seen = 0
-        loss_sum = torch.zeros((), device=self.device)
-        wrong = torch.zeros((), device=self.device)
-        batches = self.data.train.batches(
-            self.recipe.batch_size, train=True, generator=self.shuffle, device=self.device
-        )
-        for index, (x, target) in enumerate(batches):
-            step = epoch * self.steps_per_epoch + index
-            loss, logits, saliencies = self._step(x, target, step / (self.steps_per_epoch * self.recipe.epochs))
-            if self.threshold.wants(epoch, index, self.steps_per_epoch):
-                self.threshold.add(saliencies)
-            seen += len(target)
-            loss_sum += loss * len(target)
-            wrong += (logits.argmax(1) != target).sum()
-            on_step(epoch, step + 1, float(loss))
-        progress = (epoch + 1) / self.recipe.epochs
-        set_progress(self.model, progress)
-        threshold = self.threshold.update(progress)
-        self.evaluation = evaluate(self.model, self.data.test, device=self.device)
-        return EpochMetrics(
-            epoch=epoch + 1,
-            learning_rate=self.optimizer.param_groups[0]["lr"],
-            target_pruned_share=self._target() * pruning_ramp(progress),
-            train_loss=float(loss_sum) / seen,
-            train_error=100 * float(wrong) / seen,
-            test_loss=self.evaluation.loss,
-            test_error=self.evaluation.error,
-            pruned_share=self.evaluation.pruned_share,
-            threshold=threshold,
-            seconds=time.perf_counter() - start,
-        )
 
-    def _step(self, x: Tensor, target: Tensor, progress: float) -> tuple[Tensor, Tensor, list[Tensor]]:
-        for group in self.optimizer.param_groups:
-            group["lr"] = cosine_learning_rate(self.recipe.learning_rate, progress)
-        set_progress(self.model, progress)
-        logits = self.model(x.contiguous(memory_format=torch.channels_last))
-        loss = F.cross_entropy(logits, target)
-        saliencies = take_saliencies(self.model)
-        total = loss
-        if saliencies and self.recipe.lasso_weight:
-            total = total + self.recipe.lasso_weight * lasso_loss(saliencies, self.recipe.lasso)
-        if saliencies and self.angle_weight:
-            total = total + self.angle_weight * angle_loss(saliencies)
-        self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
-        self.optimizer.step()
-        return loss.detach(), logits.detach(), [saliency.detach() for saliency in saliencies]
+def _agree(wanted: bool, count: int, runs: list[Run]) -> bool:
+    """Saving takes all ranks, so they must decide together; not after each step, for that would cost time."""
+    if world_size() == 1:
+        return wanted
+    return count % AGREE_EVERY == 0 and any_rank(wanted, runs[0].device)
 
-    def _target(self) -> float:
-        rates = [layer.pruning_rate for _, layer in dynamic_layers(self.model)]
-        return sum(rates) / len(rates) if rates else 0.0
+
+def _result(run: Run) -> Result:
+    return Result(run.model, run.data, run.evaluation, run.folder)
+
+
+def _checkpoint_for(folder: Path, resuming: bool) -> Checkpoint | None:
+    """What to go on from: asked for, or because torchrun has started this group again."""
+    if resuming:
+        return load_checkpoint(folder)
+    if is_restart() and (folder / CHECKPOINT).exists():
+        return load_checkpoint(folder)
+    if rank() == 0 and not is_restart():
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} exists and is not empty; name another folder with --out, or use --resume")
+        folder.mkdir(parents=True, exist_ok=True)
+    return None
+
+
+def _prepare_device(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32
+        torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+
+
+class _Loader:
+    """Data sets, each loaded once however many networks use it, and kept on the device where they fit."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.loaded: dict[object, Data] = {}
+
+    def __call__(self, recipe: Recipe) -> Data:
+        key = (recipe.data, recipe.data_dir, recipe.image_size, recipe.label_column)
+        if key not in self.loaded:
+            data = recipe.load_data()
+            self.loaded[key] = data.to(self.device) if self.device.type == "cuda" else data
+        return self.loaded[key]
+
+
+class _StopSignals:
+    """The number of the first signal that asked to stop; a second Ctrl-C stops at once."""
+
+    number = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.number:
+            raise KeyboardInterrupt
+        self.number = number
+
+
+@contextmanager
+def _stop_signals() -> Iterator[_StopSignals]:
+    """Ctrl-C and SIGTERM are taken at the end of a step. Under torchrun they are torchrun's to handle."""
+    stop = _StopSignals()
+    if world_size() > 1 or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    old: dict[int, Callable[[int, FrameType | None], object] | int | None] = {
+        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

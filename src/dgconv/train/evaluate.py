@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -10,59 +10,104 @@ from torch import Tensor, nn
 
 from ..data import Split
 from ..layers.select import dynamic_layers
-
-
-@dataclass
-class PrunedCount:
-    """Gates seen and gates closed, over all layers, heads and images."""
-
-    closed: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def share(self) -> float:
-        return sum(self.closed.values()) / max(1, sum(self.seen.values()))
+from .distributed import rank, sum_over_ranks, world_size
+from .graphs import CapturedCall
 
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Errors are in percent."""
+
     images: int
     loss: float
-    error: float  # top-1, in percent
+    error: float
+    error_top5: float
     pruned_share: float | None  # measured; None for a network without dynamic layers
 
 
+class Evaluator:
+    """Top-1 and top-5 error, mean loss and measured pruning rate over every image of a split, once.
+
+    On a GPU the forward pass is one captured graph, made at the first call. Under ``torch.distributed`` each rank
+    takes its share of every batch, and the result is that of all.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.channels_last,
+    ) -> None:
+        self.memory_format = memory_format
+        self.model, self.device, self.dtype = model, torch.device(device), dtype
+        self.has_gates = any(True for _ in dynamic_layers(model))
+        self.gates = torch.zeros(2, dtype=torch.float64, device=self.device)  # closed, seen
+        self.captured: CapturedCall | None = None
+
+    @torch.no_grad()
+    def __call__(self, split: Split, batch_size: int = 500) -> Evaluation:
+        was_training = self.model.training
+        self.model.eval()
+        self.gates.zero_()
+        sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # images, loss, wrong, wrong among five
+        for x, target in split.batches(batch_size, train=False, device=self.device, shard=(rank(), world_size())):
+            logits = self._forward(x)
+            five = logits.topk(min(5, logits.shape[1]), dim=1).indices  # the first of them is the answer
+            sums += torch.stack(
+                [
+                    torch.tensor(len(target), device=self.device),
+                    F.cross_entropy(logits, target, reduction="sum"),
+                    (logits.argmax(1) != target).sum(),
+                    len(target) - (five == target[:, None]).sum(),
+                ]
+            ).double()
+        self.model.train(was_training)
+        images, loss, wrong, wrong5 = sum_over_ranks(sums).tolist()
+        closed, seen = sum_over_ranks(self.gates.clone()).tolist()
+        return Evaluation(
+            images=int(images),
+            loss=loss / images,
+            error=100 * wrong / images,
+            error_top5=100 * wrong5 / images,
+            pruned_share=closed / seen if self.has_gates else None,
+        )
+
+    def _forward(self, x: Tensor) -> Tensor:
+        if self.device.type != "cuda":
+            return self._logits(x)
+        if self.captured is None:
+            self.captured = CapturedCall(self._logits, (x,), changes=[self.gates])
+        result: Tensor = self.captured(x) if self.captured.fits((x,)) else self._logits(x)
+        return result
+
+    def _logits(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=self.memory_format)
+        with (
+            counting_gates(self.model, self.gates),
+            torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32),
+        ):
+            logits: Tensor = self.model(x)
+        return logits.float()
+
+
 @contextmanager
-def counting_gates(model: nn.Module) -> Iterator[PrunedCount]:
-    """Count what the gates do while the model runs."""
-    count = PrunedCount()
-    handles = []
-    for name, layer in dynamic_layers(model):
+def counting_gates(model: nn.Module, count: Tensor) -> Iterator[None]:
+    """Adds to ``count`` the gates that close and the gates there are, while the model runs."""
 
-        def watch(gate: nn.Module, args: tuple[Tensor], _: Tensor, name: str = name) -> None:
-            mask: Tensor = gate.mask(args[0])  # type: ignore[operator]
-            count.seen[name] = count.seen.get(name, 0) + mask.numel()
-            count.closed[name] = count.closed.get(name, 0) + int((~mask).sum())
+    def watch(gate: nn.Module, args: tuple[Tensor], _: Tensor) -> None:
+        mask: Tensor = gate.mask(args[0])  # type: ignore[operator]
+        count[0] += (~mask).sum()
+        count[1] += mask.numel()
 
-        handles.append(layer.gate.register_forward_hook(watch))
+    handles = [layer.gate.register_forward_hook(watch) for _, layer in dynamic_layers(model)]
     try:
-        yield count
+        yield
     finally:
         for handle in handles:
             handle.remove()
 
 
-@torch.inference_mode()
-def evaluate(model: nn.Module, split: Split, batch_size: int = 256, device: torch.device | str = "cpu") -> Evaluation:
-    """Top-1 error, mean loss and measured pruning rate over every image of a split, once."""
-    was_training = model.training
-    model.eval()
-    images, wrong, loss = 0, 0, 0.0
-    with counting_gates(model) as gates:
-        for x, target in split.batches(batch_size, train=False, device=device):
-            logits = model(x).float()
-            images += len(target)
-            wrong += int((logits.argmax(1) != target).sum())
-            loss += float(F.cross_entropy(logits, target, reduction="sum"))
-    model.train(was_training)
-    return Evaluation(images, loss / images, 100 * wrong / images, gates.share if gates.seen else None)
+def evaluate(model: nn.Module, split: Split, batch_size: int = 500, device: torch.device | str = "cpu") -> Evaluation:
+    """One evaluation; see :class:`Evaluator`."""
+    return Evaluator(model, device)(split, batch_size)

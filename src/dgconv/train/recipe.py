@@ -1,11 +1,17 @@
-"""A recipe: everything that decides how a network is trained."""
+"""A recipe: everything that decides how a network is trained. Ours are the TOML files in ``dgconv/recipes``."""
 
-from dataclasses import asdict, dataclass
+import tomllib
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from fnmatch import fnmatch
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import torch
 
 from ..data import Data, load_data
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 from ..models import ImageClassifier, create_model
 from ..models.storage import read_config
 from .losses import LassoReading
@@ -13,12 +19,28 @@ from .losses import LassoReading
 MODEL_OPTIONS = (
     "pruning_rate", "heads", "squeeze", "groups", "stages", "growth", "width", "downsample", "stem_stride",
 )  # fmt: skip
+RECIPES = resources.files("dgconv") / "recipes"
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What the paper reports for a recipe: errors in percent, MACs as printed, or the saving over the dense network."""
+
+    where: str
+    error: float | None = None
+    top5_error: float | None = None
+    macs: float | None = None
+    saving: float | None = None
+    note: str | None = None  # what to know before holding ours against it
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The defaults train a small CondenseNet-DGC on the embedded digits with the paper's method."""
 
+    name: str = ""
+    """Name of the recipe, and of its run folders; a recipe from a file is called like the file."""
     model: str = "condensenet20_dgc"
     """Name of the model, see 'dgconv models'."""
     data: str = "digits"
@@ -29,6 +51,8 @@ class Recipe:
     """Side of the images, for data sets that are resized."""
     label_column: str | None = None
     """Column to take the labels from, in Parquet files that have several."""
+    workers: int | None = None
+    """Processes that decode large images; default one a core, at most 8."""
 
     pruning_rate: float | None = None
     """Share of the input channels each head leaves out at the end; default as reported for the model."""
@@ -64,9 +88,17 @@ class Recipe:
     """Epochs between updates of the global threshold."""
     threshold_batches: int = 5
     """Iterations whose saliencies an update looks at."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: the forward pass in mixed precision."""
+    compile: bool = False
+    """Train through torch.compile: minutes to start, faster steps."""
+    checkpoint_minutes: float = 5.0
+    """Minutes between checkpoints; there is one after each epoch as well."""
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 0:
+            raise UserError(f"workers must not be negative, got {self.workers}; 0 decodes without worker processes")
         for name in ("epochs", "batch_size", "threshold_every", "threshold_batches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -74,24 +106,146 @@ class Recipe:
             if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
 
+    @property
+    def run_name(self) -> str:
+        """What a run folder is called after."""
+        return self.name or f"{self.model}-{self.data}"
+
+    @property
+    def title(self) -> str:
+        """What a display calls it."""
+        return f"{self.run_name}, seed {self.seed}"
+
+    @property
+    def autocast_dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+
     def build_model(self, num_classes: int) -> ImageClassifier:
         options = {name: getattr(self, name) for name in MODEL_OPTIONS}
+        if self.width is not None and self.width.is_integer():
+            options["width"] = int(self.width)  # a ResNet counts channels with it
         return create_model(self.model, num_classes=num_classes, **options)
 
     def load_data(self, data_dir: str | None = None) -> Data:
         """The data set, from another folder if it has moved."""
         return load_data(
-            self.data, data_dir or self.data_dir, image_size=self.image_size, label_column=self.label_column
+            self.data,
+            data_dir or self.data_dir,
+            image_size=self.image_size,
+            label_column=self.label_column,
+            workers=self.workers,
         )
+
+    @staticmethod
+    def from_dict(values: dict[str, Any], source: str) -> "Recipe":
+        """From what ``to_dict`` gave; ``source`` says where it was found."""
+        return _from_values(Recipe, values, f"the recipe of {source}")
 
     @staticmethod
     def of_run(folder: Path) -> "Recipe | None":
         """What a run was trained by; None for a model that came from elsewhere."""
         values = read_config(folder).get("recipe")
-        try:
-            return Recipe(**values) if values else None
-        except TypeError as error:
-            raise UserError(f"the recipe of {folder} cannot be read: {error}") from None
+        return Recipe.from_dict(values, str(folder)) if values else None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def list_recipes(pattern: str = "*") -> list[str]:
+    """Names of the recipes that come with dgconv and match a shell pattern, such as ``"cifar10_*"``."""
+    names = [file.name.removesuffix(".toml") for file in RECIPES.iterdir() if file.name.endswith(".toml")]
+    return sorted((name for name in names if fnmatch(name, pattern)), key=lambda name: name.split("_"))
+
+
+def load_recipe(name: str | Path) -> Recipe:
+    """A recipe of ours by name, or one of your own by the path of its TOML file.
+
+    A file holds fields of :class:`Recipe`, those that differ from the defaults, and perhaps a table ``[reported]``.
+    """
+    values, file = _read(name)
+    values.pop("reported", None)
+    if "name" in values:
+        raise UserError(f"{file}: the key 'name' is not allowed, a recipe is called like its file. Remove it")
+    return replace(_from_values(Recipe, values, file), name=Path(file).stem)
+
+
+def reported_of(name: str | Path) -> Reported | None:
+    """What the paper reports for a recipe; None where it reports nothing."""
+    values, file = _read(name)
+    return _from_values(Reported, values["reported"], f"{file} [reported]") if "reported" in values else None
+
+
+def _read(name: str | Path) -> tuple[dict[str, Any], str]:
+    """The contents of a recipe file, and how to call the file in a message."""
+    if str(name).endswith(".toml"):
+        path = Path(name).expanduser()
+        try:
+            content, file = path.read_bytes(), str(path)
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file. Give a .toml file, or a name that 'dgconv recipes' lists") from None
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    elif name in list_recipes():
+        file = f"{name}.toml"
+        content = (RECIPES / file).read_bytes()
+    else:
+        unknown = unknown_name("recipe", str(name), list_recipes())
+        raise UserError(f"{unknown} 'dgconv recipes' lists all; a file of your own must end in .toml")
+    try:
+        return tomllib.loads(content.decode()), file
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise UserError(f"{file} is not a TOML file: {error}") from None
+
+
+T = TypeVar("T", Recipe, Reported)
+
+
+def _from_values(target: type[T], values: Any, source: str) -> T:
+    """A dataclass from values out of a file, every key and type checked; ``source`` says which file."""
+    kinds = get_type_hints(target)
+    if not isinstance(values, dict):
+        raise UserError(f"{source} must be a table of keys and values, got {values!r}")
+    converted = {}
+    for key, value in values.items():
+        if key not in kinds:
+            raise UserError(f"{source}: {unknown_name('key', key, kinds)}")
+        try:
+            converted[key] = _convert(value, kinds[key])
+        except TypeError:
+            raise UserError(f"{source}: {key} must be {_describe(kinds[key])}, got {value!r}") from None
+    for field in fields(target):
+        if field.default is MISSING and field.name not in converted:
+            raise UserError(f"{source}: the key {field.name!r} is missing; it must be {_describe(kinds[field.name])}")
+    try:
+        return target(**converted)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def _convert(value: Any, kind: Any) -> Any:
+    """The value as a field of this type holds it; a TypeError where it does not fit."""
+    if NoneType in get_args(kind):
+        return None if value is None else _convert(value, _without_none(kind))
+    if get_origin(kind) is Literal and value in get_args(kind):
+        return value
+    if get_origin(kind) is tuple and isinstance(value, list | tuple):
+        return tuple(_convert(item, get_args(kind)[0]) for item in value)
+    if kind is float and type(value) in (int, float):
+        return float(value)
+    if type(value) is kind:  # and not isinstance: True is no number here
+        return value
+    raise TypeError
+
+
+def _describe(kind: Any) -> str:
+    if NoneType in get_args(kind):
+        return _describe(_without_none(kind))
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "a list, each item " + _describe(get_args(kind)[0])
+    return KINDS[kind]
+
+
+def _without_none(kind: Any) -> Any:
+    return next(part for part in get_args(kind) if part is not NoneType)

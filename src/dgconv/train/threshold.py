@@ -1,11 +1,11 @@
 """The controller of the global threshold (DGC-G), from the paper's appendix."""
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..layers import GlobalGate
 from ..layers.select import dynamic_layers
+from .distributed import gather_over_ranks
 from .schedule import pruning_ramp
 
 
@@ -45,7 +45,7 @@ class GlobalThreshold:
         """At the end of an epoch: the new threshold if there is a library, which is emptied."""
         if not self.library:
             return None
-        values = _over_ranks(torch.cat(self.library))
+        values = gather_over_ranks(torch.cat(self.library))
         self.library.clear()
         threshold = quantile(values, self.target * pruning_ramp(progress))
         for gate in self.gates:
@@ -59,11 +59,3 @@ def quantile(values: Tensor, share: float) -> Tensor:
         return values.new_zeros(())
     below = min(round(share * values.numel()), values.numel() - 1)
     return values.kthvalue(below + 1).values
-
-
-def _over_ranks(values: Tensor) -> Tensor:
-    if not (dist.is_available() and dist.is_initialized()):
-        return values
-    gathered = [torch.empty_like(values) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, values)
-    return torch.cat(gathered)

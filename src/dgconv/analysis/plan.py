@@ -1,0 +1,235 @@
+"""What a training will take, told before it starts: cost, steps, memory and schedule. Needs no data set."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data import list_data
+from ..errors import UserError, unknown_name
+from ..layers.select import dynamic_layers
+from ..models import ImageClassifier
+from ..train.recipe import MODEL_OPTIONS, Recipe, Reported, list_recipes, load_recipe, reported_of
+from ..train.schedule import RAMP_END, WARM_UP_END
+from .macs import CONVENTIONS, Convention, count_macs
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """Of a data set, what decides the shape of a training; ``source`` says how we know."""
+
+    train_images: int
+    classes: int
+    side: int
+    source: Literal["known", "assumed", "counted"] = "known"
+
+
+KNOWN = {
+    "digits": DataFacts(1437, 10, 32),
+    "cifar10": DataFacts(50_000, 10, 32),
+    "cifar100": DataFacts(50_000, 100, 32),
+    "folder": DataFacts(1_281_167, 1000, 224, "assumed"),  # ImageNet, unless there is a folder to look into
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Parameters, and MACs of one image by convention; ``dense_macs`` with plain, undivided convolutions."""
+
+    parameters: int
+    macs: dict[Convention, float]
+    dense_macs: dict[Convention, float]
+
+    def saving(self, convention: Convention) -> float:
+        return self.dense_macs[convention] / self.macs[convention]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Our MACs (or saving over dense) beside the paper's; ``difference`` is in percent of its figure."""
+
+    convention: Convention  # the one that comes closer
+    ours: float
+    reported: float
+    difference: float
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes a training step needs; see :func:`estimate_memory`."""
+
+    state: int  # weights, gradients, momentum
+    activations: int  # kept for the backward pass, for the whole batch
+
+    @property
+    def total(self) -> int:
+        return self.state + self.activations
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the three-stage schedule."""
+
+    what: str
+    epochs: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: Recipe
+    data: DataFacts
+    cost: Cost
+    reported: Reported | None
+    agreement: Agreement | None
+    memory: Memory
+    steps_per_epoch: int
+    stages: list[Stage]
+
+    @property
+    def steps(self) -> int:
+        return self.steps_per_epoch * self.recipe.epochs
+
+    def to_dict(self) -> dict[str, Any]:
+        memory = asdict(self.memory) | {"total": self.memory.total}
+        return asdict(self) | {"memory": memory, "steps": self.steps}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A few images are too little work to share: on a busy machine threads make it many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_one_thread()
+def plan_training(recipe: Recipe) -> Plan:
+    """Everything ``dgconv train --dry-run`` tells."""
+    data = look_at_data(recipe)
+    model = recipe.build_model(data.classes)
+    cost = count_cost(recipe, data, model)
+    reported = reported_for(recipe)
+    return Plan(
+        recipe=recipe,
+        data=data,
+        cost=cost,
+        reported=reported,
+        agreement=compare(cost, reported),
+        memory=estimate_memory(model, recipe, data.side),
+        steps_per_epoch=max(1, data.train_images // recipe.batch_size),
+        stages=_stages(model, recipe.epochs),
+    )
+
+
+def look_at_data(recipe: Recipe) -> DataFacts:
+    """Known by the name of the data set where that says it all, otherwise read from its folder."""
+    if recipe.data not in list_data():
+        raise unknown_name("data set", recipe.data, list_data())
+    has_folder = recipe.data_dir is not None and Path(recipe.data_dir).expanduser().is_dir()
+    if recipe.data == "parquet" or (recipe.data == "folder" and has_folder):
+        data = recipe.load_data()
+        return DataFacts(len(data.train), len(data.classes), data.input_size[-1], "counted")
+    known = KNOWN[recipe.data]
+    if recipe.image_size is None:
+        return known
+    if recipe.data.startswith("cifar") and recipe.image_size != known.side:
+        raise UserError(f"image size {recipe.image_size} is not {known.side}, the size of {recipe.data}. Leave it out")
+    return replace(known, side=recipe.image_size)
+
+
+@_one_thread()
+def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = None) -> Cost:
+    """Parameters and MACs, those of the dense network included."""
+    model = model or recipe.build_model(data.classes)
+    size = (3, data.side, data.side)
+    counts = {convention: count_macs(model, size, convention) for convention in CONVENTIONS}
+    dense = {convention: count.dense_macs for convention, count in counts.items()}
+    backbone, _, method = recipe.model.partition("_")
+    if method == "sgc":  # its own convolutions are plain ones, and divided
+        undivided = replace(recipe, model=backbone, groups=None).build_model(data.classes)
+        dense = {convention: count_macs(undivided, size, convention).macs for convention in CONVENTIONS}
+    return Cost(_parameters(model), {convention: count.macs for convention, count in counts.items()}, dense)
+
+
+def reported_for(recipe: Recipe) -> Reported | None:
+    """The paper's figures for a recipe, as long as nothing was changed about its network and data set."""
+    if recipe.name not in list_recipes():
+        return None
+    original = load_recipe(recipe.name)
+    same = all(getattr(recipe, name) == getattr(original, name) for name in ("model", "data", *MODEL_OPTIONS))
+    return reported_of(recipe.name) if same and recipe.image_size is None else None
+
+
+def compare(cost: Cost, reported: Reported | None) -> Agreement | None:
+    """Ours beside the reported MACs or saving, by the convention that comes closer; None where neither is printed."""
+    if reported is None:
+        return None
+    if reported.macs is not None:
+        figure, ours = reported.macs, cost.macs
+    elif reported.saving is not None:
+        figure, ours = reported.saving, {convention: cost.saving(convention) for convention in CONVENTIONS}
+    else:
+        return None
+    closer = min(CONVENTIONS, key=lambda convention: abs(ours[convention] - figure))
+    return Agreement(closer, ours[closer], figure, 100 * (ours[closer] / figure - 1))
+
+
+def estimate_memory(model: nn.Module, recipe: Recipe, side: int) -> Memory:
+    """An estimate, from what autograd keeps of a small batch on the CPU, scaled to the batch of the recipe.
+
+    Two small batches, because part of it (weights cast to bfloat16) does not grow with the batch. Working memory of
+    single operations and what a GPU's libraries hold for themselves come on top.
+    """
+    small, large = 2, 4
+    kept = {count: _kept_bytes(model, torch.zeros(count, 3, side, side), recipe.precision) for count in (small, large)}
+    an_image = (kept[large] - kept[small]) / (large - small)
+    activations = kept[small] + an_image * (recipe.batch_size - small)
+    copies = 3 if recipe.momentum else 2
+    return Memory(state=4 * copies * _parameters(model), activations=max(0, round(activations)))
+
+
+def _kept_bytes(model: nn.Module, x: Tensor, precision: str) -> int:
+    """Bytes that a forward pass keeps for the backward pass, each storage once, the model's own left out."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor  # which keeps the storage alive, so that no other takes its address
+
+    model.train()
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"),
+    ):
+        loss = F.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long))
+    total = sum(kept.values())
+    del loss
+    return total
+
+
+def _stages(model: nn.Module, epochs: int) -> list[Stage]:
+    """None of them for a network without dynamic layers."""
+    rates = [layer.pruning_rate for _, layer in dynamic_layers(model)]
+    if not rates:
+        return []
+    rate = sum(rates) / len(rates)
+    return [
+        Stage("nothing is pruned", WARM_UP_END * epochs),
+        Stage(f"the pruned share rises to {rate:.3g}", (RAMP_END - WARM_UP_END) * epochs),
+        Stage(f"{rate:.3g} stays pruned", (1 - RAMP_END) * epochs),
+    ]
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

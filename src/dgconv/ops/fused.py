@@ -1,0 +1,143 @@
+"""Training on a GPU in few kernels: operations that torch would do in five to fifty launches each, in one to five.
+
+A small network's training step is thousands of launches of a few microseconds each. Every function here has a plain
+form elsewhere that defines it; :func:`fits` tells when the fused one may stand in.
+"""
+# mypy: disable-error-code="call-arg"
+
+import os
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+
+def fits(x: Tensor) -> bool:
+    """Whether the Triton kernels can take this tensor: on a GPU, in eager mode.
+
+    ``DGCONV_TRITON=0`` turns them off; ``DGCONV_TRITON=interpret`` (with Triton's own ``TRITON_INTERPRET=1``) runs them
+    on a CPU, slowly, to test them.
+    """
+    mode = os.environ.get("DGCONV_TRITON", "")
+    on_device = mode != "0" and (x.is_cuda or mode == "interpret")
+    return on_device and not torch.compiler.is_compiling() and _has_triton() and type(x) is Tensor
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def batch_norm_relu(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> Tensor:
+    """``relu(batch_norm(x))`` in training mode, ``x`` [B, C, height, width] contiguous."""
+    return _BatchNormReLU.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+def grouped_conv3x3(x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    """``conv2d(x, weight, padding=1, groups=groups)`` for groups of few channels, ``x`` contiguous."""
+    return _GroupedConv3x3.apply(_cast(x), weight, groups)
+
+
+def saliency_gate(
+    pooled: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Generator and gate of a dynamic layer, [B, C] to saliency and gates [B, H, C]; global with a ``threshold``."""
+    return _SaliencyGate.apply(pooled, weight1, weight2, bias, keep, threshold)
+
+
+def dynamic_pointwise(
+    x: Tensor, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A whole dynamic layer of kernel size 1, ``x`` contiguous: its output and its saliency."""
+    return _DynamicPointwise.apply(_cast(x), weight, weight1, weight2, bias, keep, threshold)
+
+
+def _cast(x: Tensor) -> Tensor:
+    """What autocast would do to the input of a convolution. The kernels convert the weights as they load them."""
+    kind = x.device.type
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+class _BatchNormReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, running_mean, running_var, momentum, eps):  # type: ignore[no-untyped-def]
+        from .triton import batch_norm_relu as kernels
+
+        out, mean, invstd = kernels.forward(x, weight, bias, running_mean, running_var, momentum, eps)
+        ctx.save_for_backward(x, weight, bias, mean, invstd)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        from .triton import batch_norm_relu as kernels
+
+        return *kernels.backward(grad.contiguous(), *ctx.saved_tensors), None, None, None, None
+
+
+class _GroupedConv3x3(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, groups):  # type: ignore[no-untyped-def]
+        from .triton import grouped_conv3x3 as kernels
+
+        ctx.save_for_backward(x, weight)
+        ctx.groups = groups
+        return kernels.forward(x, weight, groups)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        from .triton import grouped_conv3x3 as kernels
+
+        return *kernels.backward(grad.contiguous(), *ctx.saved_tensors, ctx.groups), None
+
+
+class _SaliencyGate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, pooled, weight1, weight2, bias, keep, threshold):  # type: ignore[no-untyped-def]
+        from .triton import saliency_gate as kernels
+
+        signed = threshold is not None
+        saliency, gates, hidden, kept = kernels.forward(pooled, weight1, weight2, bias, keep, threshold, signed)
+        ctx.save_for_backward(saliency, kept, hidden, pooled, weight1, weight2)
+        ctx.signed = signed
+        ctx.set_materialize_grads(False)
+        return saliency, gates
+
+    @staticmethod
+    def backward(ctx, grad_saliency, grad_gates):  # type: ignore[no-untyped-def]
+        from .triton import saliency_gate as kernels
+
+        return *kernels.backward(grad_gates, grad_saliency, *ctx.saved_tensors, ctx.signed), None, None
+
+
+class _DynamicPointwise(torch.autograd.Function):
+    """Pooling, generator, gate and convolution. In the backward pass the gradient that reaches x through the pooling
+    is added where the gradient through the convolution is written."""
+
+    @staticmethod
+    def forward(ctx, x, weight, weight1, weight2, bias, keep, threshold):  # type: ignore[no-untyped-def]
+        from .triton import pointwise
+        from .triton import saliency_gate as gate
+
+        signed = threshold is not None
+        pooled = gate.pool(x)
+        saliency, gates, hidden, kept = gate.forward(pooled, weight1, weight2, bias, keep, threshold, signed)
+        out = pointwise.forward(x.flatten(2), weight.flatten(1), gates)
+        ctx.save_for_backward(x, weight, gates, saliency, kept, hidden, pooled, weight1, weight2)
+        ctx.signed = signed
+        ctx.set_materialize_grads(False)
+        return out.view(x.shape[0], -1, *x.shape[2:]), saliency
+
+    @staticmethod
+    def backward(ctx, grad, grad_saliency):  # type: ignore[no-untyped-def]
+        from .triton import pointwise
+        from .triton import saliency_gate as gate
+
+        x, weight, gates, *generator = ctx.saved_tensors
+        grad, flat = grad.contiguous().flatten(2), weight.flatten(1)
+        grad_weight, grad_gates = pointwise.parameter_gradients(grad, x.flatten(2), flat, gates)
+        grad_pooled, *grad_generator = gate.backward(grad_gates, grad_saliency, *generator, ctx.signed)
+        grad_x = pointwise.input_gradient(grad, flat, gates, grad_pooled)
+        return grad_x.view_as(x), grad_weight.view_as(weight), *grad_generator, None, None

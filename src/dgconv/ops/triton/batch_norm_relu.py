@@ -1,0 +1,298 @@
+"""Batch normalisation followed by ReLU, in one or two launches each way.
+
+With m and v the mean and the biased variance of a channel over (B, H, W), N = B·H·W elements:
+
+    x̂ = (x - m) · invstd,   invstd = 1 / √(v + ε),   z = γ·x̂ + β,   y = max(z, 0)
+
+    dz = dy · [z > 0],   dβ = Σ dz,   dγ = Σ dz·x̂,   dx = γ·invstd · (dz - dβ/N - x̂·dγ/N)
+
+Only x, m and invstd are kept for the backward pass, which computes the ReLU's mask again.
+
+A channel that fits the registers of one program (N ≤ `RESIDENT_ELEMENTS`) takes one launch. A larger one is cut into
+chunks of images and pixels: a first launch writes each chunk's partial sums, and every program of the second merges
+its channel's partial sums (a short vector) before it applies them. Sums run in a fixed order, without atomics. The
+variance is merged from the chunks' own means and squared deviations (Chan et al.), so a large mean costs no digits.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+RESIDENT_ELEMENTS = 16384  # elements of one channel that one program holds
+CHUNK_ELEMENTS = 2048  # elements of a chunk otherwise: 16 a thread at 4 warps
+MAX_CHUNKS = 128  # partial sums of a channel, before chunks grow instead: up to
+MAX_CHUNK_ELEMENTS = 8192
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y = relu(batch_norm(x)) with batch statistics; also the mean and invstd [C] that `backward` needs.
+
+    Updates `running_mean` and `running_var` (unbiased) in place, as `nn.BatchNorm2d` does.
+    """
+    batch, channels, pixels = _check(x, weight, bias, running_mean, running_var)
+    if batch * pixels == 1:
+        raise ValueError("batch statistics need more than one value per channel")
+    y = torch.empty_like(x)
+    mean, invstd = torch.empty_like(weight), torch.empty_like(weight)
+    vectors = (weight, bias, running_mean, running_var, mean, invstd)
+    sizes = (batch, channels, pixels)
+    resident = _resident_block(batch, pixels, per_thread=32)
+    if resident is not None:
+        block_b, block_p, warps = resident
+        _forward_resident_kernel[(channels,)](
+            x, y, *vectors, momentum, eps, *sizes, BLOCK_B=block_b, BLOCK_P=block_p, num_warps=warps
+        )
+        return y, mean, invstd
+    block_b, block_p, chunks = _chunk_block(batch, pixels)
+    blocks = {"BLOCK_B": block_b, "BLOCK_P": block_p}
+    partial = x.new_empty((3, channels, chunks), dtype=torch.float32)
+    grid = (channels, chunks)
+    _moments_kernel[grid](x, partial, *sizes, chunks, **blocks)
+    _normalise_kernel[grid](
+        x, y, partial, *vectors, momentum, eps, *sizes, chunks, **blocks, CHUNKS=triton.next_power_of_2(chunks)
+    )
+    return y, mean, invstd
+
+
+def forward_eval(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float
+) -> Tensor:
+    """y = relu(batch_norm(x)) with the running statistics."""
+    batch, channels, pixels = _check(x, weight, bias, running_mean, running_var)
+    y = torch.empty_like(x)
+    block_b, block_p, chunks = _chunk_block(batch, pixels)
+    _eval_kernel[(channels, chunks)](
+        x, y, weight, bias, running_mean, running_var, eps, batch, channels, pixels, BLOCK_B=block_b, BLOCK_P=block_p
+    )
+    return y
+
+
+def backward(
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, invstd: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients (dx, dweight, dbias) of `forward` from its output's gradient, its input and its statistics."""
+    batch, channels, pixels = _check(x, weight, bias, mean, invstd)
+    if dy.shape != x.shape or not dy.is_contiguous():
+        raise ValueError(f"dy must be contiguous and of x's shape {tuple(x.shape)}, got {tuple(dy.shape)}")
+    dx = torch.empty_like(x)
+    dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
+    vectors = (weight, bias, mean, invstd, dweight, dbias)
+    sizes = (batch, channels, pixels)
+    resident = _resident_block(batch, pixels, per_thread=16)
+    if resident is not None:
+        block_b, block_p, warps = resident
+        _backward_resident_kernel[(channels,)](
+            dy, x, dx, *vectors, *sizes, BLOCK_B=block_b, BLOCK_P=block_p, num_warps=warps
+        )
+        return dx, dweight, dbias
+    block_b, block_p, chunks = _chunk_block(batch, pixels)
+    blocks = {"BLOCK_B": block_b, "BLOCK_P": block_p}
+    partial = x.new_empty((2, channels, chunks), dtype=torch.float32)
+    grid = (channels, chunks)
+    _gradient_sums_kernel[grid](dy, x, partial, weight, bias, mean, invstd, *sizes, chunks, **blocks)
+    _input_gradient_kernel[grid](
+        dy, x, dx, partial, *vectors, *sizes, chunks, **blocks, CHUNKS=triton.next_power_of_2(chunks)
+    )
+    return dx, dweight, dbias
+
+
+def _check(x: Tensor, *vectors: Tensor) -> tuple[int, int, int]:
+    """Sizes (B, C, H·W) of x, after a check of what the kernels take for granted."""
+    batch, channels, pixels = x.shape[0], x.shape[1], x.shape[2:].numel()
+    if not (x.is_contiguous() and 0 < x.numel() < 2**31):
+        raise ValueError(f"x must be contiguous (NCHW) and hold 1 to 2^31 - 1 elements, got {tuple(x.shape)}")
+    for vector in vectors:
+        if vector.shape != (channels,) or vector.dtype != torch.float32 or not vector.is_contiguous():
+            raise ValueError(f"weight, bias and statistics must be contiguous float32 vectors of {channels} channels")
+    return batch, channels, pixels
+
+
+def _resident_block(batch: int, pixels: int, per_thread: int) -> tuple[int, int, int] | None:
+    """(images, pixels, warps) of a program that holds a whole channel, or None where a channel is too large."""
+    block_b, block_p = triton.next_power_of_2(batch), triton.next_power_of_2(pixels)
+    if block_b * block_p > RESIDENT_ELEMENTS:
+        return None
+    return block_b, block_p, min(32, max(4, block_b * block_p // (32 * per_thread)))
+
+
+def _chunk_block(batch: int, pixels: int) -> tuple[int, int, int]:
+    """(images, pixels) of a chunk and the number of chunks of a channel."""
+    elements = CHUNK_ELEMENTS
+    while True:
+        block_p = min(triton.next_power_of_2(pixels), elements)
+        block_b = min(triton.next_power_of_2(batch), elements // block_p)
+        chunks = triton.cdiv(batch, block_b) * triton.cdiv(pixels, block_p)
+        if chunks <= MAX_CHUNKS or elements >= MAX_CHUNK_ELEMENTS:
+            return block_b, block_p, chunks
+        elements *= 2
+
+
+@triton.jit
+def _tile(channel, chunk, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Offsets [BLOCK_B, BLOCK_P] into x [B, C, P] and their mask, and the number of elements inside x."""
+    across = tl.cdiv(P, BLOCK_P)
+    first_b, first_p = chunk // across * BLOCK_B, chunk % across * BLOCK_P
+    b = first_b + tl.arange(0, BLOCK_B)[:, None]
+    p = first_p + tl.arange(0, BLOCK_P)[None, :]
+    count = tl.minimum(BLOCK_B, B - first_b) * tl.minimum(BLOCK_P, P - first_p)
+    return (b * C + channel) * P + p, (b < B) & (p < P), count.to(tl.float32)
+
+
+@triton.jit
+def _moments(x, mask, count):
+    """Mean and sum of squared deviations of a tile."""
+    mean = tl.sum(x) / count  # masked elements are loaded as 0
+    deviation = tl.where(mask, x - mean, 0.0)
+    return mean, tl.sum(deviation * deviation)
+
+
+@triton.jit
+def _normalise(x, mean, invstd, weight, bias):
+    return tl.maximum((x - mean) * (invstd * weight) + bias, 0.0, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask):
+    """dz and x̂ of a tile, and the channel's γ·invstd."""
+    dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    centred = x - tl.load(mean_ptr + channel)
+    invstd = tl.load(invstd_ptr + channel)
+    scale = invstd * tl.load(weight_ptr + channel)
+    active = centred * scale + tl.load(bias_ptr + channel) > 0.0
+    return tl.where(active, dy, 0.0), centred * invstd, scale
+
+
+@triton.jit
+def _keep_statistics(
+    channel, mean, var, invstd, count, momentum, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr
+):
+    tl.store(mean_ptr + channel, mean)
+    tl.store(invstd_ptr + channel, invstd)
+    old_mean, old_var = tl.load(running_mean_ptr + channel), tl.load(running_var_ptr + channel)
+    tl.store(running_mean_ptr + channel, old_mean + momentum * (mean - old_mean))
+    tl.store(running_var_ptr + channel, old_var + momentum * (var * (count / (count - 1.0)) - old_var))
+
+
+@triton.jit(do_not_specialize=["B", "C"])
+def _forward_resident_kernel(
+    x_ptr, y_ptr, weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr,
+    momentum, eps, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """One program a channel: statistics and output from registers."""
+    channel = tl.program_id(0)
+    offsets, mask, count = _tile(channel, 0, B, C, P, BLOCK_B, BLOCK_P)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    weight, bias = tl.load(weight_ptr + channel), tl.load(bias_ptr + channel)
+    mean, squares = _moments(x, mask, count)
+    var = squares / count
+    invstd = 1.0 / tl.sqrt(var + eps)
+    tl.store(y_ptr + offsets, _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty), mask=mask)
+    _keep_statistics(
+        channel, mean, var, invstd, count, momentum, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr
+    )
+
+
+@triton.jit(do_not_specialize=["B", "C", "chunks"])
+def _moments_kernel(x_ptr, partial_ptr, B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+    """partial [3, C, chunks]: each chunk's mean, squared deviations and number of elements."""
+    channel, chunk = tl.program_id(0), tl.program_id(1)
+    offsets, mask, count = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
+    mean, squares = _moments(tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32), mask, count)
+    partial_ptr += channel * chunks + chunk
+    tl.store(partial_ptr, mean)
+    tl.store(partial_ptr + C * chunks, squares)
+    tl.store(partial_ptr + 2 * C * chunks, count)
+
+
+@triton.jit(do_not_specialize=["B", "C", "chunks"])
+def _normalise_kernel(
+    x_ptr, y_ptr, partial_ptr, weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr,
+    momentum, eps, B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Merges the channel's partial moments, then normalises one chunk."""
+    channel, chunk = tl.program_id(0), tl.program_id(1)
+    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    weight, bias = tl.load(weight_ptr + channel), tl.load(bias_ptr + channel)
+    i = tl.arange(0, CHUNKS)
+    partial_ptr += channel * chunks + i
+    means = tl.load(partial_ptr, mask=i < chunks, other=0.0)
+    squares = tl.load(partial_ptr + C * chunks, mask=i < chunks, other=0.0)
+    counts = tl.load(partial_ptr + 2 * C * chunks, mask=i < chunks, other=0.0)
+    count = (B * P).to(tl.float32)
+    mean = tl.sum(means * counts) / count
+    var = tl.sum(squares + counts * (means - mean) * (means - mean)) / count
+    invstd = 1.0 / tl.sqrt(var + eps)
+    tl.store(y_ptr + offsets, _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty), mask=mask)
+    if chunk == 0:
+        _keep_statistics(
+            channel, mean, var, invstd, count, momentum, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr
+        )
+
+
+@triton.jit(do_not_specialize=["B", "C"])
+def _eval_kernel(
+    x_ptr, y_ptr, weight_ptr, bias_ptr, mean_ptr, var_ptr, eps, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr
+):
+    channel, chunk = tl.program_id(0), tl.program_id(1)
+    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
+    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    invstd = 1.0 / tl.sqrt(tl.load(var_ptr + channel) + eps)
+    y = _normalise(x, tl.load(mean_ptr + channel), invstd, tl.load(weight_ptr + channel), tl.load(bias_ptr + channel))
+    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["B", "C"])
+def _backward_resident_kernel(
+    dy_ptr, x_ptr, dx_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, dweight_ptr, dbias_ptr,
+    B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """One program a channel: sums and input gradient from registers."""
+    channel = tl.program_id(0)
+    offsets, mask, count = _tile(channel, 0, B, C, P, BLOCK_B, BLOCK_P)
+    dz, xhat, scale = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
+    dbias, dweight = tl.sum(dz), tl.sum(dz * xhat)
+    dx = scale * (dz - dbias / count - xhat * (dweight / count))
+    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    tl.store(dweight_ptr + channel, dweight)
+    tl.store(dbias_ptr + channel, dbias)
+
+
+@triton.jit(do_not_specialize=["B", "C", "chunks"])
+def _gradient_sums_kernel(
+    dy_ptr, x_ptr, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
+    B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """partial [2, C, chunks]: each chunk's Σ dz and Σ dz·x̂."""
+    channel, chunk = tl.program_id(0), tl.program_id(1)
+    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
+    dz, xhat, _ = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
+    partial_ptr += channel * chunks + chunk
+    tl.store(partial_ptr, tl.sum(dz))
+    tl.store(partial_ptr + C * chunks, tl.sum(dz * xhat))
+
+
+@triton.jit(do_not_specialize=["B", "C", "chunks"])
+def _input_gradient_kernel(
+    dy_ptr, x_ptr, dx_ptr, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, dweight_ptr, dbias_ptr,
+    B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Adds the channel's partial sums, then writes one chunk of dx."""
+    channel, chunk = tl.program_id(0), tl.program_id(1)
+    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
+    dz, xhat, scale = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
+    i = tl.arange(0, CHUNKS)
+    partial_ptr += channel * chunks + i
+    dbias = tl.sum(tl.load(partial_ptr, mask=i < chunks, other=0.0))
+    dweight = tl.sum(tl.load(partial_ptr + C * chunks, mask=i < chunks, other=0.0))
+    count = (B * P).to(tl.float32)
+    dx = scale * (dz - dbias / count - xhat * (dweight / count))
+    tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+    if chunk == 0:
+        tl.store(dweight_ptr + channel, dweight)
+        tl.store(dbias_ptr + channel, dbias)

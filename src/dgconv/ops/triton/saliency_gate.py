@@ -1,0 +1,298 @@
+"""Pooling, saliency generator and gate as Triton kernels: two launches forward, two backward.
+
+    p = mean of x over the pixels                      [B, C]
+    hidden = (W1[h] p)+                                [B, H, D]
+    saliency = (W2[h] hidden + beta[h])+               [B, H, C]   (without the last + if signed)
+    gates = saliency where kept, else 0                [B, H, C]
+
+A head keeps its ``keep`` channels of greatest saliency, the lowest index winning a tie and NaN ranking last; with a
+threshold, the channels with ``abs(saliency) >= threshold``. The same rules as ``layers.gate``, everything in float32.
+
+The border between kept and left out is found by its bits, four at a time from the top: of sixteen candidates, the
+largest that at least ``keep`` channels reach. Eight rounds, whatever C is; sums go in a fixed order, no atomics.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PRECISION = tl.constexpr("tf32x3")  # as good as float32, and on tensor cores; the order of channels hangs on it
+MAX_HIDDEN = 256  # D must fit one tile
+ROWS = tl.constexpr(16)  # the fewest a matrix product takes
+TILE = 16384  # elements that 256 threads hold in registers
+PROGRAMS = 128  # about one a multiprocessor
+
+
+@triton.jit
+def _pool_kernel(x_ptr, pooled_ptr, rows, pixels, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)
+    total = tl.zeros([BLOCK_R, BLOCK_P], tl.float32)
+    for start in range(0, pixels, BLOCK_P):
+        p = start + tl.arange(0, BLOCK_P)
+        inside = (row < rows)[:, None] & (p < pixels)[None, :]
+        total += tl.load(x_ptr + row[:, None] * pixels + p[None, :], mask=inside, other=0.0).to(tl.float32)
+    tl.store(pooled_ptr + row, tl.sum(total, 1) / pixels, mask=row < rows)
+
+
+@triton.jit
+def _load_tile(ptr, row, column, rows, columns):
+    """``[row, column]`` of a contiguous matrix, zero outside of it."""
+    inside = (row < rows)[:, None] & (column < columns)[None, :]
+    return tl.load(ptr + row[:, None] * columns + column[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _relu(x):
+    return tl.where(x < 0, 0.0, x)  # a NaN stays one
+
+
+@triton.jit
+def _keep_greatest(score, channel, channels, keep):
+    """True for the ``keep`` greatest of ``score``, of which the first ``channels`` count."""
+    score = tl.where(score != score, -float("inf"), score)
+    bits = tl.where(score == 0, 0.0, score).to(tl.int32, bitcast=True)  # one zero only
+    bits = tl.where(bits < 0, ~bits, bits ^ -2147483648)
+    key = tl.where(channel < channels, bits, 0).to(tl.uint32, bitcast=True)  # sorts as the scores do; least: no channel
+    digit = tl.arange(0, 16).to(tl.uint32)
+    border, unit = tl.full([], 0, tl.uint32), tl.full([], 1 << 28, tl.uint32)
+    for _ in range(8):
+        candidate = border + digit * unit
+        reached = tl.sum((key[:, None] >= candidate[None, :]).to(tl.int32), 0)  # [16], by how many channels
+        border += (tl.sum((reached >= keep).to(tl.int32), 0) - 1).to(tl.uint32) * unit
+        unit = unit >> 4
+    above, level = key > border, key == border
+    room = keep - tl.sum(above.to(tl.int32), 0)
+    return above | (level & (tl.cumsum(level.to(tl.int32), 0) <= room))
+
+
+@triton.jit
+def _hidden(
+    pooled_ptr, weight1_ptr, image, end, d, channels, width,
+    IMAGES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """(W1 p)+ of some images, [IMAGES, BLOCK_D]: too few rows for a matrix product."""
+    products = tl.zeros([IMAGES, BLOCK_D, BLOCK_C], tl.float32)
+    for start in range(0, channels, BLOCK_C):
+        c = start + tl.arange(0, BLOCK_C)
+        real = (c < channels)[None, None, :]
+        pooled_at = image[:, None, None] * channels + c[None, None, :]
+        weight_at = d[None, :, None] * channels + c[None, None, :]
+        pooled = tl.load(pooled_ptr + pooled_at, mask=(image < end)[:, None, None] & real, other=0.0)
+        products += pooled * tl.load(weight1_ptr + weight_at, mask=(d < width)[None, :, None] & real, other=0.0)
+    return _relu(tl.sum(products, 2))
+
+
+@triton.jit
+def _gate_kernel(
+    pooled_ptr, weight1_ptr, weight2_ptr, bias_ptr, keep_ptr, threshold_ptr,
+    saliency_ptr, gates_ptr, hidden_ptr, kept_ptr, batch, heads, channels, width,
+    IMAGES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, ALL_C: tl.constexpr,
+    SIGNED: tl.constexpr, GLOBAL: tl.constexpr,
+):  # fmt: skip
+    """One head of IMAGES images."""
+    head, first = tl.program_id(0), tl.program_id(1) * IMAGES
+    end = tl.minimum(first + IMAGES, batch)
+    image, d = first + tl.arange(0, IMAGES), tl.arange(0, BLOCK_D)
+    weight1_ptr += head * width * channels
+    weight2_ptr += head * width * channels
+    hidden = _hidden(pooled_ptr, weight1_ptr, image, end, d, channels, width, IMAGES, BLOCK_C, BLOCK_D)
+    hidden_at = (image * heads + head)[:, None] * width + d[None, :]
+    tl.store(hidden_ptr + hidden_at, hidden, mask=(image < end)[:, None] & (d < width)[None, :])
+
+    # a matrix product takes 16 rows at least: the images over and over, of which the first IMAGES are stored
+    hidden = tl.reshape(tl.broadcast_to(hidden[None, :, :], [ROWS // IMAGES, IMAGES, BLOCK_D]), [ROWS, BLOCK_D])
+    row = tl.arange(0, ROWS)
+    stored = (row < IMAGES) & (first + row < batch)
+    for start in range(0, channels, BLOCK_N):
+        n = start + tl.arange(0, BLOCK_N)  # channels
+        weight2 = _load_tile(weight2_ptr, n, d, channels, width)  # [N, D]
+        bias = tl.load(bias_ptr + head * channels + n, mask=n < channels, other=0.0)
+        saliency = tl.dot(hidden, tl.trans(weight2), input_precision=PRECISION) + bias[None, :]  # [ROWS, N]
+        if not SIGNED:
+            saliency = _relu(saliency)
+        at = ((first + row) * heads + head)[:, None] * channels + n[None, :]
+        inside = stored[:, None] & (n < channels)[None, :]
+        tl.store(saliency_ptr + at, saliency, mask=inside)
+        if GLOBAL:
+            passes = tl.abs(saliency) >= tl.load(threshold_ptr)
+            tl.store(gates_ptr + at, tl.where(passes, saliency, 0.0), mask=inside)
+            tl.store(kept_ptr + at, passes, mask=inside)
+
+    if not GLOBAL:
+        tl.debug_barrier()  # the saliencies are read back, one image at a time, by other threads
+        keep = tl.load(keep_ptr).to(tl.int32)
+        c = tl.arange(0, ALL_C)
+        for one in range(first, end):
+            score_at = (one * heads + head) * channels + c
+            score = tl.load(saliency_ptr + score_at, mask=c < channels, other=0.0)
+            kept = _keep_greatest(score, c, channels, keep)
+            tl.store(gates_ptr + score_at, tl.where(kept, score, 0.0), mask=c < channels)
+            tl.store(kept_ptr + score_at, kept, mask=c < channels)
+
+
+@triton.jit
+def _saliency_grad(
+    grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, at, inside, SIGNED: tl.constexpr, BOTH: tl.constexpr
+):  # fmt: skip
+    """Gradient of the generator's last sum, before its ReLU."""
+    kept = tl.load(kept_ptr + at, mask=inside, other=0)
+    grad = tl.where(kept != 0, tl.load(grad_gates_ptr + at, mask=inside, other=0.0), 0.0)
+    if BOTH:
+        grad += tl.load(grad_saliency_ptr + at, mask=inside, other=0.0)
+    if not SIGNED:
+        grad = tl.where(tl.load(saliency_ptr + at, mask=inside, other=0.0) <= 0, 0.0, grad)
+    return grad
+
+
+@triton.jit
+def _grad_hidden_kernel(
+    grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, hidden_ptr, weight2_ptr, grad_hidden_ptr,
+    batch, heads, channels, width,
+    IMAGES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, SIGNED: tl.constexpr, BOTH: tl.constexpr,
+):  # fmt: skip
+    """grad_hidden[b, h, d] = sum_c grad[b, h, c] W2[h, c, d], where hidden > 0."""
+    head, first = tl.program_id(0), tl.program_id(1) * IMAGES
+    image, d = first + tl.arange(0, IMAGES), tl.arange(0, BLOCK_D)
+    weight2_ptr += head * channels * width
+    products = tl.zeros([IMAGES, BLOCK_C, BLOCK_D], tl.float32)
+    for start in range(0, channels, BLOCK_C):
+        c = start + tl.arange(0, BLOCK_C)
+        real = (c < channels)[None, :, None]
+        grad_at = (image * heads + head)[:, None, None] * channels + c[None, :, None]
+        weight_at = c[None, :, None] * width + d[None, None, :]
+        grad = _saliency_grad(
+            grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr,
+            grad_at, (image < batch)[:, None, None] & real, SIGNED, BOTH,
+        )  # fmt: skip
+        products += grad * tl.load(weight2_ptr + weight_at, mask=real & (d < width)[None, None, :], other=0.0)
+    at = (image * heads + head)[:, None] * width + d[None, :]
+    inside = (image < batch)[:, None] & (d < width)[None, :]
+    hidden = tl.load(hidden_ptr + at, mask=inside, other=0.0)
+    tl.store(grad_hidden_ptr + at, tl.where(hidden <= 0, 0.0, tl.sum(products, 1)), mask=inside)
+
+
+@triton.jit
+def _grads_kernel(
+    grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, hidden_ptr, grad_hidden_ptr, pooled_ptr, weight1_ptr,
+    grad_pooled_ptr, grad_weight1_ptr, grad_weight2_ptr, grad_bias_ptr, batch, heads, channels, width,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, SIGNED: tl.constexpr, BOTH: tl.constexpr,
+):  # fmt: skip
+    """For a block of channels: the parameters of a head (rows 0..H-1 of the grid), or grad_pooled of ROWS images."""
+    head, c = tl.program_id(1), tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    real = (c < channels)[None, :]
+    if head < heads:  # sums over the batch
+        d = tl.arange(0, BLOCK_D)
+        grad_weight1 = tl.zeros([BLOCK_D, BLOCK_C], tl.float32)
+        grad_weight2 = tl.zeros([BLOCK_C, BLOCK_D], tl.float32)
+        grad_bias = tl.zeros([BLOCK_C], tl.float32)
+        for start in range(0, batch, BLOCK_K):
+            image = start + tl.arange(0, BLOCK_K)
+            row, in_batch = (image * heads + head)[:, None], (image < batch)[:, None]  # row of [B*H, ...]
+            grad = _saliency_grad(
+                grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr,
+                row * channels + c[None, :], in_batch & real, SIGNED, BOTH,
+            )  # fmt: skip
+            pooled = tl.load(pooled_ptr + image[:, None] * channels + c[None, :], mask=in_batch & real, other=0.0)
+            units, in_units = row * width + d[None, :], in_batch & (d < width)[None, :]
+            hidden = tl.load(hidden_ptr + units, mask=in_units, other=0.0)
+            grad_hidden = tl.load(grad_hidden_ptr + units, mask=in_units, other=0.0)
+            grad_weight1 = tl.dot(tl.trans(grad_hidden), pooled, grad_weight1, input_precision=PRECISION)
+            grad_weight2 = tl.dot(tl.trans(grad), hidden, grad_weight2, input_precision=PRECISION)
+            grad_bias += tl.sum(grad, 0)
+        at1 = (head * width + d)[:, None] * channels + c[None, :]
+        tl.store(grad_weight1_ptr + at1, grad_weight1, mask=(d < width)[:, None] & real)
+        at2 = (head * channels + c)[:, None] * width + d[None, :]
+        tl.store(grad_weight2_ptr + at2, grad_weight2, mask=(c < channels)[:, None] & (d < width)[None, :])
+        tl.store(grad_bias_ptr + head * channels + c, grad_bias, mask=c < channels)
+    else:  # sums over the hidden units u of all heads: grad_hidden[b, u] W1[u, c]
+        b = (head - heads) * ROWS + tl.arange(0, ROWS)
+        grad_pooled = tl.zeros([ROWS, BLOCK_C], tl.float32)
+        for start_u in range(0, heads * width, BLOCK_K):
+            u = start_u + tl.arange(0, BLOCK_K)
+            grad_u = _load_tile(grad_hidden_ptr, b, u, batch, heads * width)
+            weight1 = _load_tile(weight1_ptr, u, c, heads * width, channels)
+            grad_pooled = tl.dot(grad_u, weight1, grad_pooled, input_precision=PRECISION)
+        at = b[:, None] * channels + c[None, :]
+        tl.store(grad_pooled_ptr + at, grad_pooled, mask=(b < batch)[:, None] & real)
+
+
+def _tile(batch: int, heads: int, channels: int, width: int) -> tuple[int, int, int]:
+    """Images a program, and the block sizes of C and D."""
+    if width > MAX_HIDDEN:
+        raise ValueError(f"the hidden layer may be {MAX_HIDDEN} wide at most, got {width}")
+    images = 1  # small weights are soon read; large ones should serve several images
+    while channels * width > 4096 and images < 4 and batch * heads > PROGRAMS * images:
+        images *= 2
+    block_d = max(16, triton.next_power_of_2(width))
+    tile = TILE if block_d <= 64 else TILE // 2
+    return images, min(_all_channels(channels), tile // (images * block_d)), block_d
+
+
+def _all_channels(channels: int) -> int:
+    return max(32, triton.next_power_of_2(channels))
+
+
+def _warps(channels: int) -> int:
+    return 4 if channels <= 128 else 8
+
+
+def pool(x: Tensor) -> Tensor:
+    """Mean over the pixels in float32: ``[B, C, ...]`` (contiguous) to ``[B, C]``."""
+    batch, channels = x.shape[:2]
+    pixels = x.shape[2:].numel()
+    pooled = torch.empty(batch, channels, device=x.device, dtype=torch.float32)
+    block_p = min(triton.next_power_of_2(pixels), 1024)
+    block_r = 4096 // block_p
+    _pool_kernel[(triton.cdiv(batch * channels, block_r),)](
+        x.contiguous(), pooled, batch * channels, pixels, block_r, block_p
+    )
+    return pooled
+
+
+def forward(
+    pooled: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None, signed: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """``pooled`` [B, C] to saliency [B, H, C], gates [B, H, C], hidden [B, H, D] and the mask of kept channels.
+
+    With a ``threshold`` the gate is the global one and ``keep`` is not read. Both stay on the device.
+    """
+    batch, (heads, width, channels) = pooled.shape[0], weight1.shape
+    saliency = pooled.new_empty(batch, heads, channels)
+    gates, hidden = torch.empty_like(saliency), pooled.new_empty(batch, heads, width)
+    kept = torch.empty_like(saliency, dtype=torch.bool)
+    images, block_c, block_d = _tile(batch, heads, channels, width)
+    _gate_kernel[(heads, triton.cdiv(batch, images))](
+        pooled.contiguous(), weight1.contiguous(), weight2.contiguous(), bias.contiguous(),
+        keep, keep if threshold is None else threshold, saliency, gates, hidden, kept, batch, heads, channels, width,
+        images, block_c, min(_all_channels(channels), TILE // 2 // block_d), block_d, _all_channels(channels),
+        signed, threshold is not None, num_warps=_warps(channels),
+    )  # fmt: skip
+    return saliency, gates, hidden, kept
+
+
+def backward(
+    grad_gates: Tensor, grad_saliency: Tensor | None, saliency: Tensor, kept: Tensor, hidden: Tensor, pooled: Tensor,
+    weight1: Tensor, weight2: Tensor, signed: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of pooled, weight1, weight2 and bias; ``grad_saliency`` comes from losses on the saliency itself."""
+    batch, (heads, width, channels) = pooled.shape[0], weight1.shape
+    grad_gates = grad_gates.contiguous()
+    both = grad_saliency is not None
+    grad_saliency = grad_gates if grad_saliency is None else grad_saliency.contiguous()
+    grad_hidden, grad_pooled = torch.empty_like(hidden), torch.empty_like(pooled)
+    grad_weight1, grad_weight2 = pooled.new_empty(weight1.shape), pooled.new_empty(weight2.shape)
+    grad_bias = pooled.new_empty(heads, channels)
+    images, block_c, block_d = _tile(batch, heads, channels, width)
+    _grad_hidden_kernel[(heads, triton.cdiv(batch, images))](
+        grad_gates, grad_saliency, saliency, kept, hidden, weight2.contiguous(), grad_hidden,
+        batch, heads, channels, width, images, block_c, block_d, signed, both, num_warps=_warps(channels),
+    )  # fmt: skip
+    block_k, block_c = 32 if block_d <= 128 else 16, 32
+    _grads_kernel[(triton.cdiv(channels, block_c), heads + triton.cdiv(batch, ROWS.value))](
+        grad_gates, grad_saliency, saliency, kept, hidden, grad_hidden, pooled, weight1.contiguous(),
+        grad_pooled, grad_weight1, grad_weight2, grad_bias, batch, heads, channels, width,
+        block_k, block_c, block_d, signed, both, num_warps=4 if block_d < 64 else 8,
+    )  # fmt: skip
+    return grad_pooled, grad_weight1, grad_weight2, grad_bias

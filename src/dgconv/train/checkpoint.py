@@ -1,0 +1,82 @@
+"""Everything a run needs to go on exactly where it stopped, in one file that is there whole or not at all."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ..errors import UserError
+from ..models.storage import write_atomically
+
+CHECKPOINT = "checkpoint.safetensors"
+
+
+@dataclass
+class Position:
+    """Where a run is, and what the epoch under way has added up so far."""
+
+    epoch: int = 0  # whole epochs done
+    step: int = 0  # steps done in the next one
+    seen: int = 0
+    loss_sum: float = 0.0
+    wrong: int = 0
+    seconds: float = 0.0
+    best_error: float | None = None
+
+
+@dataclass
+class Checkpoint:
+    """``tensors`` by name: ``model.*``, ``momentum.*``, ``random.*``, ``library.*``."""
+
+    position: Position
+    recipe: dict[str, Any]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        return {name[len(prefix) + 1 :]: t for name, t in self.tensors.items() if name.startswith(prefix + ".")}
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+    """On a full disk the old checkpoint stays, and the error says so."""
+    text = {"position": json.dumps(asdict(checkpoint.position)), "recipe": json.dumps(checkpoint.recipe)}
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
+    try:
+        write_atomically(folder / CHECKPOINT, save(tensors, metadata=text))
+    except OSError as error:
+        kept = "the last one is kept" if (folder / CHECKPOINT).exists() else "there is none yet"
+        raise UserError(
+            f"the checkpoint {folder / CHECKPOINT} could not be written ({error.strerror}); {kept}. "
+            f"Make room, then: dgconv train --resume {folder}"
+        ) from error
+
+
+def load_checkpoint(folder: Path) -> Checkpoint:
+    path = folder / CHECKPOINT
+    if not path.is_file():
+        raise UserError(f"{folder} has no {CHECKPOINT} to resume from")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Checkpoint(Position(**json.loads(text["position"])), json.loads(text["recipe"]), tensors)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged or not a checkpoint of dgconv: {error}") from None
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """Of the generators that dropout draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

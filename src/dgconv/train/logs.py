@@ -1,0 +1,42 @@
+"""What a run writes down as it goes: ``metrics.jsonl`` and, where TensorBoard is installed, its event files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..models.storage import write_atomically
+
+METRICS = "metrics.jsonl"
+
+
+class RunLog:
+    """One line an epoch. A resumed run drops the lines its checkpoint does not know of and goes on behind the rest."""
+
+    def __init__(self, folder: Path, epochs_done: int = 0) -> None:
+        self.path = folder / METRICS
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        if lines[epochs_done:]:
+            write_atomically(self.path, "".join(f"{line}\n" for line in lines[:epochs_done]).encode())
+        self.board = _open_board(folder, epochs_done)
+
+    def write(self, metrics: dict[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(metrics) + "\n")
+        if self.board:
+            for name, value in metrics.items():
+                if name != "epoch" and value is not None:
+                    self.board.add_scalar(name, value, metrics["epoch"])
+            self.board.flush()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    path = folder / METRICS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _open_board(folder: Path, epochs_done: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=epochs_done + 1 if epochs_done else None)

@@ -1,0 +1,303 @@
+"""One network under training: its state, its steps and its epochs, on a CPU, a GPU or a share of several."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ..data import Data
+from ..errors import UserError
+from ..layers.select import dynamic_layers
+from ..models import save_model
+from ..models.storage import save_weights
+from .checkpoint import Checkpoint, Position, random_states, restore_random_states, save_checkpoint
+from .diagnose import Diverged, first_bad_layer
+from .distributed import gather_over_ranks, rank, sum_over_ranks, synchronize_batch_norm, world_size
+from .evaluate import Evaluation, Evaluator
+from .graphs import CapturedCall
+from .logs import RunLog
+from .losses import angle_loss, lasso_loss, take_saliencies
+from .recipe import Recipe
+from .schedule import cosine_learning_rate, pruning_ramp, set_progress
+from .threshold import GlobalThreshold
+
+DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class EpochMetrics:
+    """One line of ``metrics.jsonl``. Errors are in percent."""
+
+    epoch: int
+    learning_rate: float
+    target_pruned_share: float
+    train_loss: float
+    train_error: float
+    test_loss: float
+    test_error: float
+    test_error_top5: float
+    pruned_share: float | None
+    threshold: float | None
+    images_per_second: float
+    seconds: float
+
+
+class Run:
+    """Trains one network by one recipe into one folder, from the beginning or from a checkpoint."""
+
+    def __init__(
+        self, recipe: Recipe, folder: Path, data: Data, device: torch.device, resume_from: Checkpoint | None = None
+    ) -> None:
+        if recipe.batch_size % world_size():
+            raise UserError(f"batch size {recipe.batch_size} must be a multiple of the {world_size()} processes")
+        self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
+        torch.manual_seed(recipe.seed)
+        self.model = recipe.build_model(len(data.classes)).to(device)
+        self.memory_format = self.model.gpu_memory_format if device.type == "cuda" else torch.channels_last
+        self.forward: nn.Module = self.model
+        if world_size() > 1:
+            synchronize_batch_norm(self.model)
+            self.forward = DistributedDataParallel(self.model)
+        else:
+            self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
+        if recipe.compile:
+            self.forward = torch.compile(self.forward)  # type: ignore[assignment]
+        self.optimizer = self._make_optimizer()
+        self.threshold = GlobalThreshold(self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every)
+        default_angle = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
+        self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
+        self.evaluator = Evaluator(self.model, device, recipe.autocast_dtype, self.memory_format)
+        self.evaluation: Evaluation
+        self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
+        self.position = Position()
+        self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers of the epoch under way
+        self.captured: CapturedCall | None = None
+        self.batch: tuple[Tensor, Tensor] | None = None
+        if resume_from:
+            self._restore(resume_from)
+        self.log = RunLog(folder, epochs_done=self.position.epoch) if rank() == 0 else None
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def advance(self) -> Iterator[EpochMetrics | None]:
+        """The whole run, or what is left of it: yields None after each step and the metrics after each epoch."""
+        if self.position.epoch == self.recipe.epochs:  # resumed after its end
+            self.evaluation = self._evaluate()
+        while self.position.epoch < self.recipe.epochs:
+            yield from self._epoch()
+        self.model.eval()
+
+    def _epoch(self) -> Iterator[EpochMetrics | None]:
+        position, recipe = self.position, self.recipe
+        start = time.perf_counter() - position.seconds
+        batches = self.data.train.batches(
+            recipe.batch_size,
+            train=True,
+            generator=torch.Generator().manual_seed(recipe.seed * 1_000_003 + position.epoch),
+            device=self.device,
+            start=position.step,
+            shard=(rank(), world_size()),
+        )
+        self.model.train()
+        for batch in batches:
+            self._schedule(self._progress())
+            saliencies = self._step(*batch)
+            if self.threshold.wants(position.epoch, position.step, self.steps_per_epoch):
+                self.threshold.add(saliencies)
+            position.step += 1
+            position.seen += len(batch[1]) * world_size()
+            position.seconds = time.perf_counter() - start
+            yield None
+        yield self._finish_epoch()
+
+    def _finish_epoch(self) -> EpochMetrics:
+        position, recipe = self.position, self.recipe
+        self.check_finite()
+        loss_sum, wrong = sum_over_ranks(self.sums.clone()).tolist()
+        trained = position.seconds
+        progress = (position.epoch + 1) / recipe.epochs
+        set_progress(self.model, progress)
+        threshold = self.threshold.update(progress)
+        started = time.perf_counter()
+        self.evaluation = self._evaluate()
+        metrics = EpochMetrics(
+            epoch=position.epoch + 1,
+            learning_rate=cosine_learning_rate(recipe.learning_rate, self._progress(-1)),
+            target_pruned_share=self._target_rate() * pruning_ramp(progress),
+            train_loss=loss_sum / position.seen,
+            train_error=100 * wrong / position.seen,
+            test_loss=self.evaluation.loss,
+            test_error=self.evaluation.error,
+            test_error_top5=self.evaluation.error_top5,
+            pruned_share=self.evaluation.pruned_share,
+            threshold=threshold,
+            images_per_second=position.seen / trained,
+            seconds=trained + time.perf_counter() - started,
+        )
+        is_best = position.best_error is None or metrics.test_error < position.best_error
+        self.position = Position(
+            epoch=position.epoch + 1, best_error=metrics.test_error if is_best else position.best_error
+        )
+        self.sums.zero_()
+        if self.log:
+            self.log.write(asdict(metrics))
+            extra = {"recipe": recipe.to_dict(), "input_size": self.data.input_size, "epochs_done": metrics.epoch}
+            save_model(self.folder, self.model, **extra)
+            if is_best:
+                save_weights(self.folder / BEST, self.model)
+        self.save()
+        return metrics
+
+    # -- one step ------------------------------------------------------------------------------------------------
+
+    def _step(self, x: Tensor, target: Tensor) -> list[Tensor]:
+        """Train on one batch; the saliencies it gave, to be used before the next step."""
+        self.batch = x, target
+        inputs = (x.contiguous(memory_format=self.memory_format), target)
+        if self.device.type != "cuda" or world_size() > 1:
+            try:
+                return self._train(*inputs)
+            except UserError as error:  # a layer met a NaN
+                raise self._diverged() from error
+        if self.captured is None:
+            state = [*self.model.parameters(), *self.model.buffers(), self.sums, *self._momenta().values()]
+            self.captured = CapturedCall(self._train, inputs, changes=state)
+        saliencies: list[Tensor] = self.captured(*inputs) if self.captured.fits(inputs) else self._train(*inputs)
+        return saliencies
+
+    def _train(self, x: Tensor, target: Tensor) -> list[Tensor]:
+        """Forward, losses, backward, update. Never waits for the device, so a CUDA graph can hold it."""
+        with torch.autocast(
+            self.device.type, self.recipe.autocast_dtype, enabled=self.recipe.autocast_dtype != torch.float32
+        ):
+            logits = self.forward(x)
+        loss = total = F.cross_entropy(logits.float(), target)
+        saliencies = take_saliencies(self.model)
+        if saliencies and self.recipe.lasso_weight:
+            total = total + self.recipe.lasso_weight * lasso_loss(saliencies, self.recipe.lasso)
+        if saliencies and self.angle_weight:
+            total = total + self.angle_weight * angle_loss(saliencies)
+        self.optimizer.zero_grad(set_to_none=True)
+        total.backward()
+        self.optimizer.step()
+        wrong = (logits.argmax(1) != target).sum()
+        self.sums += torch.stack([loss.detach() * len(target), wrong]).double()
+        return [saliency.detach() for saliency in saliencies]
+
+    def _schedule(self, progress: float) -> None:
+        rate = cosine_learning_rate(self.recipe.learning_rate, progress)
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)  # a captured graph reads it there
+            else:
+                group["lr"] = rate
+        set_progress(self.model, progress)
+
+    def _progress(self, ahead: int = 0) -> float:
+        """Of the next step, or of one before or after it."""
+        return (self.steps_done + ahead) / (self.steps_per_epoch * self.recipe.epochs)
+
+    def _evaluate(self) -> Evaluation:
+        return self.evaluator(self.data.test)
+
+    def _make_optimizer(self) -> torch.optim.SGD:
+        recipe, on_gpu = self.recipe, self.device.type == "cuda"
+        optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            lr=torch.tensor(recipe.learning_rate, device=self.device) if on_gpu else recipe.learning_rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.momentum > 0,
+            fused=on_gpu or None,
+        )
+        if recipe.momentum > 0:  # there from the beginning, at rest, so that the first step is like every other
+            for parameter in self.model.parameters():
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
+
+    def _momenta(self) -> dict[str, Tensor]:
+        return {
+            name: self.optimizer.state[parameter]["momentum_buffer"]
+            for name, parameter in self.model.named_parameters()
+            if "momentum_buffer" in self.optimizer.state[parameter]
+        }
+
+    def _target_rate(self) -> float:
+        rates = [layer.pruning_rate for _, layer in dynamic_layers(self.model)]
+        return sum(rates) / len(rates) if rates else 0.0
+
+    # -- stopping and going on -----------------------------------------------------------------------------------
+
+    @property
+    def steps_done(self) -> int:
+        return self.position.epoch * self.steps_per_epoch + self.position.step
+
+    @property
+    def mean_loss(self) -> float:
+        """Of the epoch under way. Waits for the device."""
+        return float(self.sums[0]) / max(1, self.position.seen // world_size())
+
+    def check_finite(self) -> None:
+        """Stop a run whose loss is no number any more. Waits for the device."""
+        if not bool(self.sums.isfinite().all()):
+            raise self._diverged()
+
+    def _diverged(self) -> Diverged:
+        if rank() == 0:
+            save_weights(self.folder / "diverged.safetensors", self.model)
+        assert self.batch is not None
+        layer = first_bad_layer(self.model, *self.batch)
+        return Diverged(
+            f"training diverged in epoch {self.position.epoch + 1}, step {self.position.step + 1}: the first layer "
+            f"that went bad is {layer}. The weights are in {self.folder / 'diverged.safetensors'}. "
+            f"Lower --learning-rate (now {self.recipe.learning_rate})"
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint. Every rank takes part, rank 0 writes."""
+        loss_sum, wrong = sum_over_ranks(self.sums.clone()).tolist()
+        library = [gather_over_ranks(values) for values in self.threshold.library]
+        if rank() != 0:
+            return
+        position = Position(**{**asdict(self.position), "loss_sum": loss_sum, "wrong": int(wrong)})
+        parts: dict[str, dict[str, Tensor]] = {
+            "model": self.model.state_dict(),
+            "momentum": self._momenta(),
+            "random": random_states(self.device),
+            "library": {str(index): values for index, values in enumerate(library)},
+        }
+        tensors = {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
+        save_checkpoint(self.folder, Checkpoint(position, self.recipe.to_dict(), tensors))
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        differences = recipe_differences(checkpoint.recipe, self.recipe.to_dict())
+        if differences:
+            raise UserError(f"the checkpoint in {self.folder} is from another recipe: {'; '.join(differences)}")
+        self.model.load_state_dict(checkpoint.part("model"))
+        with torch.no_grad():
+            for name, momentum in self._momenta().items():
+                momentum.copy_(checkpoint.part("momentum")[name])
+        restore_random_states(checkpoint.part("random"), self.device)
+        self.position = checkpoint.position
+        if rank() == 0:  # the sums are those of all ranks together
+            self.sums.copy_(torch.tensor([self.position.loss_sum, self.position.wrong], dtype=torch.float64))
+        library = checkpoint.part("library")  # and so are these, of which each rank takes its share
+        self.threshold.library = [
+            library[key][rank() :: world_size()].to(self.device) for key in sorted(library, key=int)
+        ]
+
+
+def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What another recipe would change about a run; where its data lies is not part of it."""
+    free = {"data_dir", "workers", "name", "checkpoint_minutes"}
+    old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
+    new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}
+    keys = sorted((old.keys() | new.keys()) - free)
+    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]

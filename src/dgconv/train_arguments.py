@@ -1,0 +1,97 @@
+"""The arguments of ``dgconv train``: recipes by name, and flags that overrule what they say."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from .errors import UserError
+from .train.checkpoint import load_checkpoint
+from .train.recipe import Recipe, load_recipe
+
+DEFAULT_RECIPE = "digits"
+
+
+@dataclass(frozen=True)
+class TrainArguments:
+    """Train networks by recipes, each into a run folder. Without a recipe: a small CondenseNet-DGC on the digits."""
+
+    recipes: Annotated[Positional[tuple[str, ...]], arg(metavar="[RECIPE ...]")] = ()
+    """Names that 'dgconv recipes' lists, or .toml files of your own. The flags below apply to all of them."""
+    recipe: OmitArgPrefixes[Recipe] = field(default_factory=lambda: load_recipe(DEFAULT_RECIPE))
+    """What to train, on what, and how; the defaults shown are those of the first recipe."""
+    seeds: tuple[int, ...] = ()
+    """Train each recipe once for each of these seeds."""
+    out: Path | None = None
+    """Run folder, new or empty, for a single network; default runs/RECIPE-N."""
+    resume: Path | None = None
+    """Run folder to go on with, instead of a recipe."""
+    dry_run: bool = False
+    """Only print model, MACs, steps, an estimate of the memory and the schedule. Needs no data set."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    json: bool = False
+    """Print JSON instead of tables."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What was asked for: ``recipes`` with all flags applied, and ``runs``, each of them once for each seed."""
+
+    arguments: TrainArguments
+    recipes: list[Recipe]
+    runs: list[Recipe]
+
+
+def parse_train(argv: Sequence[str]) -> TrainRequest:
+    """Reads the arguments once for each recipe, with that recipe as the default: a flag overrules all of them."""
+
+    def parse(default: Recipe) -> TrainArguments:
+        return tyro.cli(TrainArguments, default=TrainArguments(recipe=default), args=argv, prog="dgconv train")
+
+    first = next(takewhile(lambda argument: not argument.startswith("-"), argv), DEFAULT_RECIPE)
+    arguments = parse(load_recipe(first))
+    _check(arguments)
+    if arguments.resume:
+        recipe = parse(Recipe.from_dict(load_checkpoint(arguments.resume).recipe, str(arguments.resume))).recipe
+        return TrainRequest(arguments, [recipe], [recipe])
+    originals = [load_recipe(name) for name in arguments.recipes or (DEFAULT_RECIPE,)]
+    recipes = [_named(parse(original).recipe, original) for original in originals]
+    runs = [replace(recipe, seed=seed) for recipe in recipes for seed in arguments.seeds or (recipe.seed,)]
+    if arguments.out and len(runs) > 1:
+        raise UserError(
+            f"--out names the folder of one network, but {len(runs)} are asked for. "
+            "Leave it out, and each gets a folder in runs/, or train them one by one"
+        )
+    return TrainRequest(arguments, recipes, runs)
+
+
+def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tuple[Recipe, Path]]:
+    """Each network with its run folder: the one asked for, or the first free ``runs/RECIPE[-seedS]-N``."""
+    if asked := request.arguments.resume or request.arguments.out:
+        return [(request.runs[0], asked)]
+    chosen: dict[Path, Recipe] = {}
+    for recipe in request.runs:
+        name = f"{recipe.run_name}-seed{recipe.seed}" if request.arguments.seeds else recipe.run_name
+        number = 1
+        while (folder := parent / f"{name}-{number}").exists() or folder in chosen:
+            number += 1
+        chosen[folder] = recipe
+    return [(recipe, folder) for folder, recipe in chosen.items()]
+
+
+def _check(arguments: TrainArguments) -> None:
+    if len(set(arguments.seeds)) < len(arguments.seeds):
+        raise UserError(f"--seeds must differ from each other, got {' '.join(map(str, arguments.seeds))}")
+    if arguments.resume and (arguments.recipes or arguments.seeds or arguments.out):
+        raise UserError("--resume goes on with a run as it was begun: name no recipe beside it, nor --seeds or --out")
+
+
+def _named(recipe: Recipe, original: Recipe) -> Recipe:
+    """With another model or data set it is no longer the recipe of that name."""
+    is_other = (recipe.model, recipe.data) != (original.model, original.data)
+    return replace(recipe, name="") if is_other and recipe.name == original.name else recipe

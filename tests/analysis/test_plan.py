@@ -1,0 +1,129 @@
+"""The plan of a training: every recipe has one, and it fits the paper."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from dgconv.analysis.plan import (
+    compare,
+    count_cost,
+    estimate_memory,
+    look_at_data,
+    plan_training,
+    reported_for,
+)
+from dgconv.cli import main
+from dgconv.errors import UserError
+from dgconv.train.recipe import Recipe, Reported, list_recipes, load_recipe, reported_of
+
+# With a global threshold "the actual pruning rate is slightly different to the target" (the paper); ours is the target.
+MEASURED = {"imagenet_resnet18_dgcg", "imagenet_condensenet74_dgcg"}
+# No code exists for these: squeeze, and on ImageNet the pruning rate, were chosen so that the MACs fit. No proof.
+FITTED = {"cifar10_mobilenetv2_dgc_1", "imagenet_mobilenetv2_dgc"}
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_every_recipe_passes_a_dry_run_and_its_macs_match_the_paper(name, capsys):
+    main(["train", name, "--dry-run", "--json"])
+    plan = json.loads(capsys.readouterr().out)
+    recipe, reported = load_recipe(name), reported_of(name)
+    assert plan["recipe"] == json.loads(json.dumps(recipe.to_dict()))
+    images = {"digits": 1437, "folder": 1_281_167}.get(recipe.data, 50_000)
+    assert plan["steps_per_epoch"] == images // recipe.batch_size
+    assert plan["steps"] == plan["steps_per_epoch"] * recipe.epochs
+    assert plan["memory"]["activations"] > 0
+    assert plan["memory"]["state"] == 12 * plan["cost"]["parameters"]
+    epochs = sum(stage["epochs"] for stage in plan["stages"])
+    assert epochs == (pytest.approx(recipe.epochs) if "_dgc" in recipe.model else 0)
+    is_dense = "_" not in recipe.model
+    for convention, macs in plan["cost"]["macs"].items():
+        assert (macs == plan["cost"]["dense_macs"][convention]) == is_dense
+
+    assert plan["reported"] == (reported and asdict(reported))
+    if reported is None or (reported.macs is None and reported.saving is None):
+        assert plan["agreement"] is None
+        return
+    is_saving = reported.saving is not None and name not in MEASURED
+    assert abs(plan["agreement"]["difference"]) < (1.0 if is_saving else 1.5)
+    assert reported.note or name not in MEASURED | FITTED, "what is measured or fitted says so"
+
+
+def test_memory_by_hand():
+    """What autograd keeps: the input of the convolution, the input and output of ReLU's neighbours, each once."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    )
+    memory = estimate_memory(model, Recipe(batch_size=100), 16)
+    an_image = 4 * (3 * 256 + 8 * 256 + 8 + 5) + 8  # image, ReLU's output, pooled, log-softmax; the label
+    assert memory.activations == pytest.approx(100 * an_image, rel=0.01)
+    assert memory.state == 3 * 4 * (3 * 8 * 9 + 8 + 8 * 5 + 5)
+    assert memory.total == memory.state + memory.activations
+    assert estimate_memory(model, Recipe(batch_size=100, momentum=0), 16).state == memory.state * 2 / 3
+
+
+def test_memory_grows_with_the_batch_and_shrinks_with_the_precision():
+    def activations(**options):
+        recipe = Recipe(stages=(1, 1), growth=(8, 8), **options)
+        return estimate_memory(recipe.build_model(10), recipe, 16).activations
+
+    assert activations(batch_size=256) == pytest.approx(4 * activations(batch_size=64), rel=0.02)
+    assert activations(batch_size=64, precision="bfloat16") < 0.8 * activations(batch_size=64)
+
+
+def test_leaves_the_number_of_threads_as_it_was():
+    before = torch.get_num_threads()
+    count_cost(Recipe(), look_at_data(Recipe()))
+    assert torch.get_num_threads() == before
+
+
+def test_the_stages_of_the_schedule():
+    stages = plan_training(load_recipe("digits")).stages
+    assert [stage.epochs for stage in stages] == pytest.approx([2.5, 20, 7.5])
+    assert stages[1].what == "the pruned share rises to 0.75"
+
+
+def test_a_folder_is_counted_if_it_is_there(tmp_path):
+    recipe = Recipe(data="folder", data_dir=str(tmp_path / "nowhere"))
+    assert look_at_data(recipe).source == "assumed"
+    assert look_at_data(recipe).classes == 1000
+    for split, count in (("train", 3), ("test", 1)):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{number}.png")
+    data = look_at_data(Recipe(data="folder", data_dir=str(tmp_path), image_size=64))
+    assert (data.train_images, data.classes, data.side, data.source) == (6, 2, 64, "counted")
+
+
+def test_wrong_data():
+    with pytest.raises(UserError, match="unknown data set 'cifar'"):
+        look_at_data(Recipe(data="cifar"))
+    with pytest.raises(UserError, match="image size 64 is not 32, the size of cifar10"):
+        look_at_data(Recipe(data="cifar10", image_size=64))
+    with pytest.raises(UserError, match="'parquet' needs --data-dir"):
+        look_at_data(Recipe(data="parquet"))
+    assert look_at_data(Recipe(image_size=8)).side == 8
+
+
+def test_reported_figures_go_with_the_unchanged_network():
+    recipe = load_recipe("cifar10_condensenet50_dgc_rate33")
+    assert reported_for(recipe).error == 5.83
+    values = recipe.to_dict()
+    assert reported_for(Recipe(**values | {"epochs": 3, "data_dir": "there"})).error == 5.83
+    assert reported_for(Recipe(**values | {"pruning_rate": 0.5})) is None
+    assert reported_for(Recipe(**values | {"name": ""})) is None
+
+
+def test_compares_by_the_closer_convention():
+    cost = count_cost(load_recipe("digits"), look_at_data(load_recipe("digits")))
+    assert compare(cost, None) is None
+    assert compare(cost, Reported("a figure", error=3.0)) is None
+    for convention in ("paper", "authors"):
+        agreement = compare(cost, Reported("here", macs=1.01 * cost.macs[convention]))
+        assert agreement.convention == convention
+        assert agreement.difference == pytest.approx(100 * (1 / 1.01 - 1))
+        assert compare(cost, Reported("here", saving=cost.saving(convention))).difference == 0

@@ -1,0 +1,135 @@
+"""The form our training step is compared with computes the same, and the benchmark runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dgconv import DynamicGroupConv2d
+from dgconv.train import lasso_loss
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from authors_form import AuthorsFormConv2d, take_lasso  # noqa: E402
+from forms import TrainingStep  # noqa: E402
+
+GEOMETRIES = [
+    {"kernel_size": 1},
+    {"kernel_size": 1, "stride": 2},
+    {"kernel_size": 3, "padding": 1},
+    {"kernel_size": 3, "padding": 1, "stride": 2, "bias": True},
+]
+
+
+def pair_of_layers(pruning_rate: float, **geometry: int | bool) -> tuple[DynamicGroupConv2d, AuthorsFormConv2d]:
+    ours = DynamicGroupConv2d(
+        24, 32, pruning_rate=pruning_rate, keep_rule="round", tie_rule="drop", squeeze=4, **geometry
+    )
+    if ours.bias is not None:
+        nn.init.normal_(ours.bias)
+    theirs = AuthorsFormConv2d(24, 32, pruning_rate=pruning_rate, squeeze=4, **geometry)
+    theirs.load_from(ours)
+    return ours, theirs
+
+
+def gradients(ours: DynamicGroupConv2d, theirs: AuthorsFormConv2d) -> dict[str, tuple[Tensor, Tensor]]:
+    """Of each of our parameters: ours, and the authors' heads put together."""
+    pairs = {"weight": (ours.weight.grad, torch.stack([h.conv.weight.grad for h in theirs.heads], 1).flatten(0, 1))}
+    if ours.bias is not None:
+        pairs["bias"] = (ours.bias.grad, torch.stack([h.conv.bias.grad for h in theirs.heads], 1).flatten())
+    generator = {"weight1": "fc1.weight", "weight2": "fc2.weight", "bias": "fc2.bias"}
+    for name, path in generator.items():
+        heads = torch.stack([head.get_parameter(path).grad for head in theirs.heads])
+        pairs[f"generator.{name}"] = (ours.generator.get_parameter(name).grad, heads)
+    return pairs
+
+
+@pytest.mark.parametrize("pruning_rate", [0, 0.55, 0.75])
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_authors_form_computes_what_ours_does(geometry, pruning_rate):
+    ours, theirs = pair_of_layers(pruning_rate, **geometry)
+    x = torch.randn(5, 24, 9, 8)
+    x_ours, x_theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+    out, expected = theirs(x_theirs), ours(x_ours)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+    lasso, expected_lasso = take_lasso(theirs), lasso_loss([ours.saliency])
+    torch.testing.assert_close(lasso, expected_lasso, rtol=1e-5, atol=1e-5)
+    assert theirs.lasso is None
+
+    weights = torch.randn_like(out) / out[0].numel() ** 0.5
+    ((out * weights).sum() + lasso).backward()
+    ((expected * weights).sum() + expected_lasso).backward()
+    torch.testing.assert_close(x_theirs.grad, x_ours.grad, rtol=1e-4, atol=1e-5)
+    for name, (actual, theirs_grad) in gradients(ours, theirs).items():
+        torch.testing.assert_close(actual, theirs_grad, rtol=1e-4, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+
+
+def test_a_head_whose_saliencies_tie_gives_zero():
+    ours, theirs = pair_of_layers(0.75, kernel_size=1)
+    ours.generator.reset_to_ones()
+    theirs.load_from(ours)
+    x = torch.randn(2, 24, 4, 4)
+    assert not theirs(x).any()
+    assert not ours(x).any()
+
+
+@pytest.mark.parametrize("layer", [AuthorsFormConv2d, DynamicGroupConv2d])
+def test_a_step_trains_and_keeps_no_graph(layer):
+    step = TrainingStep(layer, "condensenet20", 8, "cpu")
+    losses = [float(step()) for _ in range(6)]
+    assert losses[-1] < losses[0]
+    assert all(parameter.grad is None for parameter in step.model.parameters())
+    assert not any(getattr(module, name, None) for module in step.model.modules() for name in ("lasso", "saliency"))
+
+
+def test_the_fused_step_is_the_plain_step():
+    """What a CUDA graph captures, as far as a CPU can run it."""
+    plain, fused = (TrainingStep(DynamicGroupConv2d, "condensenet20", 4, "cpu", fused=fused) for fused in (False, True))
+    for _ in range(3):
+        torch.testing.assert_close(fused(), plain(), rtol=1e-4, atol=1e-5)
+
+
+def run_benchmark(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(BENCHMARKS / "training_step.py"), "--device", "cpu", *args]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # as all tests
+    return subprocess.run(command, capture_output=True, text=True, env=one_thread)
+
+
+def test_benchmark_runs_on_a_cpu(tmp_path):
+    file = tmp_path / "result.json"
+    forms = ["--forms", "ours", "authors"]
+    done = run_benchmark("--models", "condensenet20", "--batch-sizes", "4", "--repeats", "1", *forms, "--json", file)
+    assert done.returncode == 0, done.stderr
+    assert "faster" in done.stdout
+    result = json.loads(file.read_text())
+    assert result.keys() == {"hardware", "threads", "torch", "date", "rows"}
+    assert [row["form"] for row in result["rows"]] == ["authors", "ours", "authors, again"]
+    for row in result["rows"]:
+        assert row.keys() == {"model", "batch_size", "form", "seconds", "spread", "bytes", "reserved", "loss"}
+        assert (row["model"], row["batch_size"]) == ("condensenet20", 4)
+        assert row["seconds"] > 0
+        assert row["bytes"] >= 0
+        assert row["loss"] > 0
+
+
+def test_benchmark_shows_a_failure_and_goes_on():
+    done = run_benchmark(
+        "--models", "no-such-model", "--batch-sizes", "4", "--repeats", "1", "--forms", "ours", "--json"
+    )
+    assert done.returncode == 1
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["error"].startswith("failed: ")
+    assert "no-such-model" in row["error"]
+
+
+def test_benchmark_has_no_graph_on_a_cpu():
+    done = run_benchmark("--forms", "ours graph")
+    assert done.returncode == 2
+    assert "on a CPU" in done.stderr

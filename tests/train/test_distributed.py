@@ -1,0 +1,115 @@
+"""Two processes against one: the same gradients, threshold and result. gloo on the CPU."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+import torch.multiprocessing as mp
+from safetensors.torch import load_file
+
+from dgconv.data import load_data
+from dgconv.train import Recipe, train
+from dgconv.train.checkpoint import CHECKPOINT
+from dgconv.train.run import Run
+
+OPTIONS = {"stages": (2, 2), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
+
+
+def one_step(folder, model, shard=(0, 1)):
+    """Gradients, batch statistics and the threshold of the first step, in double precision."""
+    folder.mkdir(exist_ok=True)
+    torch.set_default_dtype(torch.float64)
+    try:
+        run = Run(Recipe(model=model, **OPTIONS), folder, load_data("digits", image_size=8), torch.device("cpu"))
+        batches = run.data.train.batches(64, train=True, generator=torch.Generator().manual_seed(0), shard=shard)
+        x, target = next(iter(batches))
+        run.optimizer.step = lambda: None
+        saliencies = run._train(x.double(), target)
+        if run.threshold:
+            run.threshold.add(saliencies)
+        threshold = run.threshold.update(1.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    gradients = {name: parameter.grad.clone() for name, parameter in run.model.named_parameters()}
+    statistics = {name: buffer.clone() for name, buffer in run.model.named_buffers() if "running" in name}
+    return gradients | statistics, threshold
+
+
+def in_a_group(rank, folder, model):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.save(one_step(folder / "run", model, (rank, 2)), folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("model", ["condensenet20_dgc", "condensenet20_dgcg"])
+def test_two_processes_give_the_gradients_of_one(tmp_path, model):
+    expected, threshold = one_step(tmp_path / "alone", model)
+    mp.spawn(in_a_group, (tmp_path, model), nprocs=2)
+    for rank in range(2):
+        values, group_threshold = torch.load(tmp_path / f"{rank}.pt")
+        assert (group_threshold is None) == (threshold is None) == (model == "condensenet20_dgc")
+        assert group_threshold == pytest.approx(threshold, abs=1e-6)
+        for name, value in values.items():
+            scale = expected[name].abs().max().clamp(min=1e-3)
+            assert (value - expected[name]).abs().max() / scale < 1e-6, name
+
+
+def torchrun(folder, *more):
+    small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64", "--epochs", "3"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
+    return [
+        *launcher,
+        "-m",
+        "dgconv",
+        "train",
+        *small,
+        "--checkpoint-minutes",
+        "0",
+        "--out",
+        str(folder),
+        "--device",
+        "cpu",
+    ]
+
+
+def environment():
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_torchrun_trains_as_one_process_does(tmp_path):
+    done = subprocess.run(torchrun(tmp_path / "two"), capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
+    recipe = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 3}
+    train(Recipe(**recipe), tmp_path / "one")
+    one, two = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    )
+    for alone, together in zip(one, two, strict=True):
+        assert together["train_loss"] == pytest.approx(alone["train_loss"], rel=0.02)
+        assert together["pruned_share"] == pytest.approx(alone["pruned_share"], abs=1e-6)
+    assert done.stdout.count("top-1 error") == 1, "rank 0 alone reports"
+
+
+def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        torchrun(folder, "--max-restarts", "2"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env=environment(),
+    )  # fmt: skip
+    while not (folder / CHECKPOINT).exists():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    workers = [p for p in psutil.Process(process.pid).children(recursive=True) if "--out" in p.cmdline()]
+    os.kill(workers[-1].pid, signal.SIGKILL)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert all(tensor.isfinite().all() for tensor in load_file(folder / "model.safetensors").values())

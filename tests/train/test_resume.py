@@ -1,0 +1,180 @@
+"""A run that was stopped, killed or left without disk goes on as if nothing had happened."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dgconv.data import load_data
+from dgconv.errors import UserError
+from dgconv.train import Recipe, resume, train
+from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.run import Run
+
+SMALL = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 256, "epochs": 4}
+CPU = torch.device("cpu")
+STEPS = 5  # an epoch
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_data("digits", image_size=8)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def assert_same_end(folder, expected):
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
+
+
+def stop_after(steps, recipe, folder, data):
+    """Train that many steps, save, and forget the run."""
+    folder.mkdir()
+    run = Run(recipe, folder, data, CPU)
+    advance = run.advance()
+    done = 0
+    while done < steps:
+        done += next(advance) is None
+    run.save()
+
+
+@pytest.mark.parametrize("model", ["condensenet20_dgc", "condensenet20_dgcg"])
+def test_resumed_at_any_step_it_ends_with_the_same_weights(tmp_path, data, model):
+    recipe = Recipe(model=model, **SMALL, threshold_batches=2, threshold_every=2)
+    train(recipe, tmp_path / "whole")
+    expected = weights(tmp_path / "whole")
+    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    for steps in (0, 1, 3, 5, 7, 9, 10, 14, 19):
+        folder = tmp_path / str(steps)
+        stop_after(steps, recipe, folder, data)
+        resume(folder)
+        assert_same_end(folder, expected)
+        resumed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for old, new in zip(lines, resumed, strict=True):
+            for key in ("epoch", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "threshold"):
+                assert old[key] == new[key], (steps, key)
+
+
+def test_dropout_goes_on_with_the_same_random_numbers(tmp_path, data):
+    options = {"width": 0.25, "downsample": (3,), "stem_stride": 1, "image_size": 8, "batch_size": 512, "epochs": 2}
+    recipe = Recipe(model="mobilenetv2_dgc", **options)
+    train(recipe, tmp_path / "whole")
+    stop_after(1, recipe, tmp_path / "part", data)
+    torch.manual_seed(99)  # whatever happened in between
+    resume(tmp_path / "part")
+    assert_same_end(tmp_path / "part", weights(tmp_path / "whole"))
+
+
+def test_finished_run_resumes_to_its_result(tmp_path):
+    recipe = Recipe(**SMALL)
+    first = train(recipe, tmp_path / "run")
+    again = resume(tmp_path / "run")
+    assert again.evaluation.error == first.evaluation.error
+
+
+def test_best_is_kept_beside_the_last(tmp_path, data):
+    train(Recipe(**SMALL | {"epochs": 6}), tmp_path / "run")
+    errors = [json.loads(line)["test_error"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert load_checkpoint(tmp_path / "run").position.best_error == min(errors)
+    assert (tmp_path / "run" / "best.safetensors").exists()
+
+
+def command(folder, *args):
+    small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64", "--epochs", "4"]
+    start = (
+        ["--resume", str(folder)]
+        if args == ("resume",)
+        else [*small, "--checkpoint-minutes", "0", "--out", str(folder)]
+    )
+    return [sys.executable, "-m", "dgconv", "train", *start]
+
+
+def environment():
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_killed_at_random_moments(tmp_path):
+    """DGCONV_KILLS=50 for the long form."""
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True, env=environment())
+    kills, chance = int(os.environ.get("DGCONV_KILLS", 4)), random.Random(0)
+    done = round_number = 0
+    while done < kills:
+        folder = tmp_path / f"run{round_number}"
+        round_number += 1
+        process = subprocess.Popen(
+            command(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()
+        )
+        while True:
+            deadline = time.monotonic() + 20
+            while not (folder / CHECKPOINT).exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 0.4))
+            if process.poll() is not None or done >= kills:
+                break
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            done += 1
+            load_checkpoint(folder)  # it loads, always
+            process = subprocess.Popen(
+                command(folder, "resume"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment()
+            )
+            time.sleep(chance.uniform(1.2, 2.2))  # importing torch takes about that long
+        _, stderr = process.communicate()
+        assert process.returncode == 0, stderr.decode()
+        assert_same_end(folder, weights(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_stop_signals_save_and_say_how_to_go_on(tmp_path, number, code):
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command(folder), "--epochs", "500"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    while not (folder / CHECKPOINT).exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert f"dgconv train --resume {folder}" in stderr
+    assert "Traceback" not in stderr
+    load_checkpoint(folder)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, data, monkeypatch):
+    recipe = Recipe(**SMALL)
+    stop_after(3, recipe, tmp_path / "run", data)
+    old = (tmp_path / "run" / CHECKPOINT).read_bytes()
+    run = Run(recipe, tmp_path / "run", data, CPU, load_checkpoint(tmp_path / "run"))
+    next(run.advance())
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device\); the last one is kept.*--resume"):
+        run.save()
+    assert (tmp_path / "run" / CHECKPOINT).read_bytes() == old
+
+
+def test_wrong_checkpoints(tmp_path, data):
+    with pytest.raises(UserError, match=r"has no checkpoint.safetensors"):
+        resume(tmp_path)
+    stop_after(2, Recipe(**SMALL), tmp_path / "run", data)
+    with pytest.raises(UserError, match=r"another recipe: learning_rate was 0\.1, is 0\.2; seed was 0, is 1"):
+        Run(Recipe(**SMALL, learning_rate=0.2, seed=1), tmp_path / "run", data, CPU, load_checkpoint(tmp_path / "run"))
+    path: Path = tmp_path / "run" / CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(UserError, match="damaged or not a checkpoint"):
+        resume(tmp_path / "run")
