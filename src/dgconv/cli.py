@@ -2,7 +2,8 @@
 
 import json as json_format
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -12,7 +13,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from .errors import UserError
-from .train import Recipe, Result, Stopped, evaluate, train_all
+from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
 from .train.recipe import list_recipes, load_recipe, reported_of
 from .train_arguments import TrainArguments, TrainRequest, parse_train, run_folders
 
@@ -28,10 +29,26 @@ def train(request: TrainRequest) -> None:
     if arguments.dry_run:
         _print_plans(request.recipes, arguments.json)
         return
-    progress = Console(stderr=True) if arguments.json else console
-    with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
-        results = train_all(run_folders(request), device=device, watcher=display, resuming=arguments.resume is not None)
-    _show_results(results, device, arguments.json)
+    with _process_group(device) as (device, is_first):
+        progress = Console(stderr=arguments.json, quiet=not is_first)
+        with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
+            jobs = run_folders(request)
+            results = train_all(jobs, device=device, watcher=display, resuming=arguments.resume is not None)
+        if is_first:
+            _show_results(results, device, arguments.json)
+
+
+@contextmanager
+def _process_group(device: str) -> Iterator[tuple[str, bool]]:
+    """The device of this process, and whether it is the first of those torchrun started, if it did."""
+    if not distributed.started_by_torchrun():
+        yield device, True
+        return
+    device = distributed.join(device)
+    try:
+        yield device, distributed.rank() == 0
+    finally:
+        distributed.leave()
 
 
 def _print_plans(recipes: list[Recipe], json: bool) -> None:

@@ -230,9 +230,9 @@ def test_pointwise_equals_reference(batch, channels, outputs, heads, pixels, dty
     grads = torch.autograd.grad(loss, leaves)
     with_pool = torch.autograd.grad(loss_again(leaves, grad) + (leaves[0].mean(2) * grad_pooled).sum(), leaves[0])
 
-    out = pointwise.forward(x, weight, gates)
-    actual = pointwise.backward(grad, x, weight, gates)
-    pooled_too = pointwise.input_gradient(grad, weight, gates, grad_pooled)
+    out, folded = pointwise.forward(x, weight, gates)
+    actual = pointwise.backward(grad, x, weight, gates, folded)
+    pooled_too = pointwise.input_gradient(grad, folded, x.shape[1], grad_pooled)
     assert out.dtype == actual[0].dtype == dtype
     assert actual[1].dtype == actual[2].dtype == torch.float32
     assert_close(
@@ -259,6 +259,7 @@ def test_bfloat16_weight():
     """As under autocast: the weight may come rounded."""
     x, weight = torch.randn(2, 6, 20).bfloat16().to(DEVICE), torch.randn(4, 6).bfloat16().to(DEVICE)
     gates = torch.rand(2, 2, 6, device=DEVICE)
-    actual = [pointwise.forward(x, weight, gates), *pointwise.backward(x[:, :4], x, weight, gates)]
-    wide = [pointwise.forward(x, weight.float(), gates), *pointwise.backward(x[:, :4], x, weight.float(), gates)]
+    (out, folded), (wide_out, wide_folded) = (pointwise.forward(x, w, gates) for w in (weight, weight.float()))
+    actual = [out, *pointwise.backward(x[:, :4], x, weight, gates, folded)]
+    wide = [wide_out, *pointwise.backward(x[:, :4], x, weight.float(), gates, wide_folded)]
     assert_close("out grad_x grad_weight grad_gates", actual, wide, 0)

@@ -9,7 +9,7 @@ from dgconv import create_model, dynamic_layers, load_model
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
-from dgconv.train import Recipe, evaluate, train
+from dgconv.train import Recipe, evaluate, train, train_all
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 16, "batch_size": 32}
 
@@ -54,16 +54,13 @@ def test_ends_at_the_full_rate(tmp_path):
         assert int(layer.gate.keep) == keep_count(layer.in_channels, 0.5)
 
 
-def test_an_interrupted_run_keeps_its_last_whole_epoch(tmp_path):
-    def stop(epoch, step, loss):
-        if epoch == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(Recipe(**SMALL, epochs=3), tmp_path / "run", on_step=stop)
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["epochs_done"] == 1
-    load_model(tmp_path / "run")
+def test_several_networks_one_after_another(tmp_path):
+    recipes = [Recipe(**SMALL, epochs=1, seed=seed) for seed in (0, 1)]
+    results = train_all([(recipe, tmp_path / str(recipe.seed)) for recipe in recipes])
+    alone = run(tmp_path / "alone", epochs=1, seed=1)
+    assert [result.folder.name for result in results] == ["0", "1"]
+    for name, tensor in alone.model.state_dict().items():
+        assert torch.equal(tensor, results[1].model.state_dict()[name]), "a network's company changes nothing"
 
 
 def test_divergence_is_told(tmp_path):

@@ -186,7 +186,11 @@ def _watching(model: nn.Module, record: Callable[[str, nn.Module, Tensor, Tensor
             for child_name, child in children:
                 watch(f"{name}.{child_name}" if name else child_name, child)
         else:
-            handles.append(module.register_forward_hook(lambda module, args, out: record(name, module, args[0], out)))
+            handles.append(
+                module.register_forward_hook(
+                    lambda module, args, out: record(name, module, args[0], out[0] if isinstance(out, tuple) else out)
+                )
+            )
 
     watch("", model)
     try:

@@ -7,14 +7,30 @@ from ..ops import fused
 
 
 class BatchNormReLU2d(nn.BatchNorm2d):
-    """``relu(BatchNorm2d(x))``."""
+    """``relu(BatchNorm2d(x))``; called with ``and_input=True`` also x, for what else uses it.
 
-    def forward(self, x: Tensor) -> Tensor:
+    Taken from here, the two gradients of x are added in the kernel that computes one of them.
+    """
+
+    def forward(self, x: Tensor, and_input: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
         if self.training and fused.fits(x) and x.is_contiguous() and self.momentum is not None:
-            return fused.batch_norm_relu(
+            out, x = fused.batch_norm_relu(
                 x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps  # type: ignore[arg-type]
             )  # fmt: skip
-        return F.relu(super().forward(x), inplace=True)
+        else:
+            out = F.relu(super().forward(x), inplace=True)
+        return (out, x) if and_input else out
+
+
+class HalvingAvgPool2d(nn.AvgPool2d):
+    """``nn.AvgPool2d(2)``."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        is_even = x.shape[-1] % 2 == x.shape[-2] % 2 == 0
+        return fused.average_pool2x2(x) if self.training and is_even and fused.fits(x) else super().forward(x)
 
 
 class GroupedConv2d(nn.Conv2d):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..layers.fusible import BatchNormReLU2d, GroupedConv2d
+from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
 from ._classifier import ImageClassifier, initialize, make_classifier
 from ._registry import ConvLayer, register_backbone
 
@@ -25,7 +25,8 @@ class DenseLayer(nn.Module):
         self.conv2 = GroupedConv2d(bottleneck * growth, growth, 3, padding=1, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.conv1(self.norm1(x))
+        out, x = self.norm1(x, and_input=True)
+        out = self.conv1(out)
         out = self.conv2(self.norm2(out))
         return torch.cat([x, out], 1)
 
@@ -62,7 +63,7 @@ class CondenseNet(ImageClassifier):
         self.stages = nn.Sequential()
         for stage, (layers, rate) in enumerate(zip(stages, growth, strict=True)):
             if stage > 0:
-                self.stages.append(nn.AvgPool2d(2))
+                self.stages.append(HalvingAvgPool2d())
             for _ in range(layers):
                 self.stages.append(DenseLayer(channels, rate, conv_layer, conv3x3_groups, bottleneck))
                 channels += rate

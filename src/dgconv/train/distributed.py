@@ -109,8 +109,9 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 class SyncBatchNormReLU2d(SyncBatchNorm2d):
     """The same for :class:`~dgconv.layers.fusible.BatchNormReLU2d`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).relu()
+    def forward(self, x: Tensor, and_input: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+        out = super().forward(x).relu()
+        return (out, x) if and_input else out
 
 
 def synchronize_batch_norm(model: nn.Module) -> None:

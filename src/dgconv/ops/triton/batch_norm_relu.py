@@ -72,12 +72,19 @@ def forward_eval(
 
 
 def backward(
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, invstd: Tensor
+    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, invstd: Tensor, more: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients (dx, dweight, dbias) of `forward` from its output's gradient, its input and its statistics."""
+    """Gradients (dx, dweight, dbias) of `forward` from its output's gradient, its input and its statistics.
+
+    `more` is added to dx: the gradient that reaches x on another way. Its images must be contiguous, one by one.
+    """
     batch, channels, pixels = _check(x, weight, bias, mean, invstd)
     if dy.shape != x.shape or not dy.is_contiguous():
         raise ValueError(f"dy must be contiguous and of x's shape {tuple(x.shape)}, got {tuple(dy.shape)}")
+    if more is not None and (more.shape != x.shape or not more[:1].is_contiguous()):
+        raise ValueError(f"more must be of x's shape and its images contiguous, got {tuple(more.shape)}")
+    adds = more is not None
+    more = dy if more is None else more
     dx = torch.empty_like(x)
     dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
     vectors = (weight, bias, mean, invstd, dweight, dbias)
@@ -86,7 +93,17 @@ def backward(
     if resident is not None:
         block_b, block_p, warps = resident
         _backward_resident_kernel[(channels,)](
-            dy, x, dx, *vectors, *sizes, BLOCK_B=block_b, BLOCK_P=block_p, num_warps=warps
+            dy,
+            x,
+            dx,
+            more,
+            more.stride(0),
+            *vectors,
+            *sizes,
+            BLOCK_B=block_b,
+            BLOCK_P=block_p,
+            ADDS=adds,
+            num_warps=warps,
         )
         return dx, dweight, dbias
     block_b, block_p, chunks = _chunk_block(batch, pixels)
@@ -95,7 +112,18 @@ def backward(
     grid = (channels, chunks)
     _gradient_sums_kernel[grid](dy, x, partial, weight, bias, mean, invstd, *sizes, chunks, **blocks)
     _input_gradient_kernel[grid](
-        dy, x, dx, partial, *vectors, *sizes, chunks, **blocks, CHUNKS=triton.next_power_of_2(chunks)
+        dy,
+        x,
+        dx,
+        more,
+        more.stride(0),
+        partial,
+        *vectors,
+        *sizes,
+        chunks,
+        **blocks,
+        ADDS=adds,
+        CHUNKS=triton.next_power_of_2(chunks),
     )
     return dx, dweight, dbias
 
@@ -140,6 +168,16 @@ def _tile(channel, chunk, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr)
     p = first_p + tl.arange(0, BLOCK_P)[None, :]
     count = tl.minimum(BLOCK_B, B - first_b) * tl.minimum(BLOCK_P, P - first_p)
     return (b * C + channel) * P + p, (b < B) & (p < P), count.to(tl.float32)
+
+
+@triton.jit
+def _more_tile(more_ptr, stride, channel, chunk, B, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+    """The tile of another tensor, whose images lie `stride` apart."""
+    across = tl.cdiv(P, BLOCK_P)
+    b = chunk // across * BLOCK_B + tl.arange(0, BLOCK_B)[:, None]
+    p = chunk % across * BLOCK_P + tl.arange(0, BLOCK_P)[None, :]
+    mask = (b < B) & (p < P)
+    return tl.load(more_ptr + b * stride + channel * P + p, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -249,8 +287,8 @@ def _eval_kernel(
 
 @triton.jit(do_not_specialize=["B", "C"])
 def _backward_resident_kernel(
-    dy_ptr, x_ptr, dx_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, dweight_ptr, dbias_ptr,
-    B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
+    dy_ptr, x_ptr, dx_ptr, more_ptr, more_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, dweight_ptr, dbias_ptr,
+    B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """One program a channel: sums and input gradient from registers."""
     channel = tl.program_id(0)
@@ -258,6 +296,8 @@ def _backward_resident_kernel(
     dz, xhat, scale = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
     dbias, dweight = tl.sum(dz), tl.sum(dz * xhat)
     dx = scale * (dz - dbias / count - xhat * (dweight / count))
+    if ADDS:
+        dx += _more_tile(more_ptr, more_stride, channel, 0, B, P, BLOCK_B, BLOCK_P)
     tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     tl.store(dweight_ptr + channel, dweight)
     tl.store(dbias_ptr + channel, dbias)
@@ -279,8 +319,9 @@ def _gradient_sums_kernel(
 
 @triton.jit(do_not_specialize=["B", "C", "chunks"])
 def _input_gradient_kernel(
-    dy_ptr, x_ptr, dx_ptr, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, dweight_ptr, dbias_ptr,
-    B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, CHUNKS: tl.constexpr,
+    dy_ptr, x_ptr, dx_ptr, more_ptr, more_stride, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
+    dweight_ptr, dbias_ptr, B, C, P, chunks,
+    BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, ADDS: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Adds the channel's partial sums, then writes one chunk of dx."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
@@ -292,6 +333,8 @@ def _input_gradient_kernel(
     dweight = tl.sum(tl.load(partial_ptr + C * chunks, mask=i < chunks, other=0.0))
     count = (B * P).to(tl.float32)
     dx = scale * (dz - dbias / count - xhat * (dweight / count))
+    if ADDS:
+        dx += _more_tile(more_ptr, more_stride, channel, chunk, B, P, BLOCK_B, BLOCK_P)
     tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     if chunk == 0:
         tl.store(dweight_ptr + channel, dweight)

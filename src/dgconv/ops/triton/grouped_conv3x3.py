@@ -32,8 +32,8 @@ def forward(x: Tensor, weight: Tensor, groups: int) -> Tensor:
 def backward(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Gradients (dx, dweight) of `forward` from its output's gradient and its inputs."""
     inside, outside = _check(x, weight, groups)
-    if dy.shape != (x.shape[0], groups * outside, *x.shape[2:]) or not dy.is_contiguous():
-        raise ValueError(f"dy must be contiguous and of y's shape, got {tuple(dy.shape)}")
+    if dy.shape != (x.shape[0], groups * outside, *x.shape[2:]) or not dy[:1].is_contiguous():
+        raise ValueError(f"dy must be of y's shape and its images contiguous, got {tuple(dy.shape)}")
     dx = _convolve(dy, weight, groups, outside, inside, transposed=True)
     return dx, _weight_gradient(dy, x, weight, groups, inside, outside)
 
@@ -64,7 +64,7 @@ def _convolve(x: Tensor, weight: Tensor, groups: int, inside: int, outside: int,
     y = x.new_empty((batch, groups * outside, height, width))
     block_i, block_o = _channel_blocks(inside, outside)
     _convolve_kernel[(tiles, groups, triton.cdiv(outside, block_o))](
-        x, weight, y, batch, groups, H=height, W=width, IN=inside, OUT=outside, TRANSPOSED=transposed,
+        x, weight, y, batch, groups, x.stride(0), H=height, W=width, IN=inside, OUT=outside, TRANSPOSED=transposed,
         BLOCK_R=block_r, BLOCK_W=block_w, BLOCK_I=block_i, BLOCK_O=block_o,
     )  # fmt: skip
     return y
@@ -78,8 +78,8 @@ def _weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, groups: int, inside:
     chunks = triton.cdiv(tiles, per_chunk)
     partial = weight.new_empty((chunks, weight.numel()), dtype=torch.float32)
     _weight_partials_kernel[(chunks, groups, triton.cdiv(inside, block_i) * triton.cdiv(outside, block_o))](
-        dy, x, partial, batch, groups, weight.numel(), H=height, W=width, IN=inside, OUT=outside, TILES=per_chunk,
-        BLOCK_R=block_r, BLOCK_W=block_w, BLOCK_I=block_i, BLOCK_O=block_o,
+        dy, x, partial, batch, groups, dy.stride(0), weight.numel(), H=height, W=width, IN=inside,
+        OUT=outside, TILES=per_chunk, BLOCK_R=block_r, BLOCK_W=block_w, BLOCK_I=block_i, BLOCK_O=block_o,
     )  # fmt: skip
     dweight = torch.empty_like(weight)
     grid = (triton.cdiv(weight.numel(), 16),)
@@ -101,14 +101,14 @@ def _pixels(tile, B, H: tl.constexpr, W: tl.constexpr, BLOCK_R: tl.constexpr, BL
 
 
 @triton.jit
-def _load_rows(x_ptr, image, row, col, inside, group, groups, first_i, H: tl.constexpr, W: tl.constexpr,
+def _load_rows(x_ptr, image_at, row, col, inside, group, first_i, H: tl.constexpr, W: tl.constexpr,
                IN: tl.constexpr, BLOCK_I: tl.constexpr):  # fmt: skip
     """x [pixels, (ky, i)]: each pixel's channels from its own row, the row above and the row below."""
     k = tl.arange(0, 4 * BLOCK_I)[None, :]
     i, ky = first_i + k % BLOCK_I, k // BLOCK_I
     source = row + ky - 1
     mask = inside & (source >= 0) & (source < H) & (ky < 3) & (i < IN)
-    offsets = ((image * groups + group) * IN + i) * (H * W) + source * W + col
+    offsets = image_at + (group * IN + i) * (H * W) + source * W + col
     return tl.load(x_ptr + offsets, mask=mask, other=0.0)
 
 
@@ -128,7 +128,7 @@ def _weight_tile(group, first_i, first_o, IN: tl.constexpr, OUT: tl.constexpr, B
 
 @triton.jit(do_not_specialize=["B", "groups"])
 def _convolve_kernel(
-    x_ptr, w_ptr, y_ptr, B, groups, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    x_ptr, w_ptr, y_ptr, B, groups, x_stride, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     TRANSPOSED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_I: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):  # fmt: skip
@@ -137,7 +137,7 @@ def _convolve_kernel(
     image, row, col, inside = _pixels(tile, B, H, W, BLOCK_R, BLOCK_W)
     z = tl.zeros((PIXELS, 4 * BLOCK_O), tl.float32)
     for first_i in tl.static_range(0, IN, BLOCK_I):
-        x = _load_rows(x_ptr, image, row, col, inside, group, groups, first_i, H, W, IN, BLOCK_I)
+        x = _load_rows(x_ptr, image * x_stride, row, col, inside, group, first_i, H, W, IN, BLOCK_I)
         offsets, mask = _weight_tile(group, first_i, first_o, IN, OUT, BLOCK_I, BLOCK_O, TRANSPOSED)
         z = tl.dot(x, tl.load(w_ptr + offsets, mask=mask, other=0.0).to(x.dtype), acc=z, input_precision="tf32")
     # y[c] = Σ_kx z[c + kx - 1, kx]; a neighbour beyond the row's ends is padding
@@ -154,7 +154,7 @@ def _convolve_kernel(
 
 @triton.jit(do_not_specialize=["B", "groups", "numel"])
 def _weight_partials_kernel(
-    dy_ptr, x_ptr, partial_ptr, B, groups, numel, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr,
+    dy_ptr, x_ptr, partial_ptr, B, groups, dy_stride, numel, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr,
     OUT: tl.constexpr, TILES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_I: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):  # fmt: skip
@@ -166,9 +166,10 @@ def _weight_partials_kernel(
     dw = tl.zeros((4 * BLOCK_I, 4 * BLOCK_O), tl.float32)
     for tile in range(TILES):
         image, row, col, inside = _pixels(chunk * TILES + tile, B, H, W, BLOCK_R, BLOCK_W)
-        x = _load_rows(x_ptr, image, row, col, inside, group, groups, first_i, H, W, IN, BLOCK_I)
+        x_at = image * (groups * IN * H * W)
+        x = _load_rows(x_ptr, x_at, row, col, inside, group, first_i, H, W, IN, BLOCK_I)
         mask = inside & (col + shift >= 0) & (col + shift < W) & (o < OUT)
-        offsets = ((image * groups + group) * OUT + o) * (H * W) + row * W + col + shift
+        offsets = image * dy_stride + (group * OUT + o) * (H * W) + row * W + col + shift
         dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0)
         dw = tl.dot(tl.trans(x), dy, acc=dw, input_precision="tf32")
     offsets, mask = _weight_tile(group, first_i, first_o, IN, OUT, BLOCK_I, BLOCK_O, False)

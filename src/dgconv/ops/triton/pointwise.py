@@ -1,7 +1,8 @@
-"""The 1x1 dynamic group convolution as Triton kernels, the gates folded into the weight on the fly.
+"""The 1x1 dynamic group convolution as Triton kernels, the gates folded into the weight.
 
-    out[b, o] = sum_c W[o, c] g[b, o % H, c] x[b, c]                                    one launch
-    grad_x[b, c] = sum_o W[o, c] g[b, o % H, c] grad[b, o]  (+ grad_pooled[b, c] / P)   one launch
+    folded[b, o, c] = W[o, c] g[b, o % H, c]                                     one launch
+    out[b, o] = sum_c folded[b, o, c] x[b, c]                                    one launch
+    grad_x[b, c] = sum_o folded[b, o, c] grad[b, o]  (+ grad_pooled[b, c] / P)   one launch
     F[b, o, c] = sum_p grad[b, o, p] x[b, c, p]     never written out; from it, in one launch and a sum of parts,
     grad_W[o, c] = sum_b F[b, o, c] g[b, o % H, c]
     grad_g[b, h, c] = sum of F[b, o, c] W[o, c] over the outputs o of head h
@@ -17,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 PRECISION = tl.constexpr("tf32")  # of float32 products; "ieee" is exact, and slow
-PROGRAMS = 264  # two a multiprocessor of an H200
+PROGRAMS = 264  # two a multiprocessor of an H200; one where a program has little to sum
 
 
 @triton.jit
@@ -34,38 +35,54 @@ def _load_gates(gates_ptr, o, c, outputs, channels, HEADS: tl.constexpr):
     return tl.load(gates_ptr + (o % HEADS)[:, None] * channels + c[None, :], mask=inside, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["channels"])
+def _fold_kernel(
+    weight_ptr, gates_ptr, folded_ptr, channels, outputs, width,
+    HEADS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """A tile [BLOCK_O, BLOCK_C] of one image's folded weights, zero from the last channel to the padded width."""
+    image = tl.program_id(2).to(tl.int64)
+    o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
+    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
+    folded = weight * _load_gates(gates_ptr + image * HEADS * channels, o, c, outputs, channels, HEADS)
+    at = (image * outputs + o)[:, None] * width + c[None, :]
+    tl.store(
+        folded_ptr + at, folded.to(folded_ptr.dtype.element_ty), mask=(o < outputs)[:, None] & (c < width)[None, :]
+    )
+
+
+@triton.jit(do_not_specialize=["channels"])
 def _forward_kernel(
-    x_ptr, weight_ptr, gates_ptr, out_ptr, channels, outputs, pixels,
-    HEADS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    x_ptr, folded_ptr, out_ptr, channels, outputs, pixels, width,
+    BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """A tile [BLOCK_O, BLOCK_P] of one image's output."""
     image = tl.program_id(2).to(tl.int64)
     x_ptr += image * channels * pixels
-    gates_ptr += image * HEADS * channels
+    folded_ptr += image * outputs * width
     out_ptr += image * outputs * pixels
     o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     total = tl.zeros([BLOCK_O, BLOCK_P], tl.float32)
-    for start in range(0, channels, BLOCK_C):
+    for start in range(0, width, BLOCK_C):
         c = start + tl.arange(0, BLOCK_C)
+        folded = _load_tile(folded_ptr, o, c, outputs, width)
         x = _load_tile(x_ptr, c, p, channels, pixels)
-        weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
-        folded = (weight * _load_gates(gates_ptr, o, c, outputs, channels, HEADS)).to(x.dtype)
         total = tl.dot(folded, x, total, input_precision=PRECISION)
     inside = (o < outputs)[:, None] & (p < pixels)[None, :]
     tl.store(out_ptr + o[:, None] * pixels + p[None, :], total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["channels"])
 def _grad_x_kernel(
-    grad_ptr, weight_ptr, gates_ptr, grad_pooled_ptr, grad_x_ptr, channels, outputs, pixels,
-    HEADS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, POOLED: tl.constexpr,
+    grad_ptr, folded_ptr, grad_pooled_ptr, grad_x_ptr, channels, outputs, pixels, width,
+    BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, POOLED: tl.constexpr,
 ):  # fmt: skip
     """A tile [BLOCK_C, BLOCK_P] of one image's grad_x."""
     image = tl.program_id(2).to(tl.int64)
     grad_ptr += image * outputs * pixels
-    gates_ptr += image * HEADS * channels
+    folded_ptr += image * outputs * width
     grad_x_ptr += image * channels * pixels
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -73,8 +90,7 @@ def _grad_x_kernel(
     for start in range(0, outputs, BLOCK_O):
         o = start + tl.arange(0, BLOCK_O)
         grad = _load_tile(grad_ptr, o, p, outputs, pixels)
-        weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
-        folded = (weight * _load_gates(gates_ptr, o, c, outputs, channels, HEADS)).to(grad.dtype)
+        folded = _load_tile(folded_ptr, o, c, outputs, width)
         total = tl.dot(tl.trans(folded), grad, total, input_precision=PRECISION)
     if POOLED:
         grad_pooled = tl.load(grad_pooled_ptr + image * channels + c, mask=c < channels, other=0.0)
@@ -154,32 +170,33 @@ def _block(size: int, most: int) -> int:
 
 def _tile(rows: int, inner: int, pixels: int) -> tuple[int, int, int]:
     """Blocks of a product [rows, inner] x [inner, pixels]; enough programs for batches of some dozen images."""
-    return _block(rows, 64), _block(inner, 32 if inner <= 128 else 64), _block(pixels, 128 if pixels >= 1024 else 64)
+    return _block(rows, 64), _block(inner, 32), _block(pixels, 128 if pixels >= 256 else 64)
 
 
-def forward(x: Tensor, weight: Tensor, gates: Tensor) -> Tensor:
-    """``x`` [B, C, P], ``weight`` [C', C], ``gates`` [B, H, C] to [B, C', P]."""
+def forward(x: Tensor, weight: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """``x`` [B, C, P], ``weight`` [C', C], ``gates`` [B, H, C] to out [B, C', P] and folded [B, C', C rounded up]."""
     batch, channels, pixels = x.shape
     outputs, heads = weight.shape[0], gates.shape[1]
-    out = x.new_empty(batch, outputs, pixels)
-    block_o, block_c, block_p = _tile(outputs, channels, pixels)
+    width = triton.cdiv(channels, 16) * 16  # so that its rows are aligned
+    out, folded = x.new_empty(batch, outputs, pixels), x.new_empty(batch, outputs, width)
+    _fold_kernel[(triton.cdiv(outputs, 16), triton.cdiv(width, 128), batch)](
+        weight.contiguous(), gates.contiguous(), folded, channels, outputs, width, heads, 16, 128
+    )
+    block_o, block_c, block_p = _tile(outputs, width, pixels)
     _forward_kernel[(triton.cdiv(outputs, block_o), triton.cdiv(pixels, block_p), batch)](
-        x.contiguous(), weight.contiguous(), gates.contiguous(), out, channels, outputs, pixels,
-        heads, block_o, block_c, block_p,
-    )  # fmt: skip
-    return out
+        x.contiguous(), folded, out, channels, outputs, pixels, width, block_o, block_c, block_p
+    )
+    return out, folded
 
 
-def input_gradient(grad: Tensor, weight: Tensor, gates: Tensor, grad_pooled: Tensor | None = None) -> Tensor:
+def input_gradient(grad: Tensor, folded: Tensor, channels: int, grad_pooled: Tensor | None = None) -> Tensor:
     """grad_x [B, C, P] from ``grad`` [B, C', P]; ``grad_pooled`` [B, C] adds the gradient of the pooling."""
     batch, outputs, pixels = grad.shape
-    heads, channels = gates.shape[1:]
     grad_x = grad.new_empty(batch, channels, pixels)
     block_c, block_o, block_p = _tile(channels, outputs, pixels)
     _grad_x_kernel[(triton.cdiv(channels, block_c), triton.cdiv(pixels, block_p), batch)](
-        grad.contiguous(), weight.contiguous(), gates.contiguous(),
-        gates if grad_pooled is None else grad_pooled.contiguous(), grad_x, channels, outputs, pixels,
-        heads, block_o, block_c, block_p, grad_pooled is not None,
+        grad.contiguous(), folded, folded if grad_pooled is None else grad_pooled.contiguous(), grad_x,
+        channels, outputs, pixels, folded.shape[2], block_o, block_c, block_p, grad_pooled is not None,
     )  # fmt: skip
     return grad_x
 
@@ -193,7 +210,7 @@ def parameter_gradients(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor) 
     block_o, block_c = max(_block(rows, 128), group), _block(channels, 32)
     block_p = _block(pixels, 64 if x.dtype == torch.float32 or pixels < 1024 else 128)
     tiles, blocks = triton.cdiv(rows, block_o), triton.cdiv(channels, block_c)
-    images = triton.cdiv(batch, min(batch, triton.cdiv(PROGRAMS, blocks * tiles)))  # of a program
+    images = triton.cdiv(batch, min(batch, triton.cdiv(PROGRAMS if pixels > 64 else PROGRAMS // 2, blocks * tiles)))
     chunks = triton.cdiv(batch, images)
     weight_parts = torch.empty(chunks, outputs, channels, device=x.device, dtype=torch.float32)
     gates_parts = torch.empty(tiles, batch, heads, channels, device=x.device, dtype=torch.float32)
@@ -206,7 +223,7 @@ def parameter_gradients(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor) 
 
 
 def backward(
-    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, grad_pooled: Tensor | None = None
+    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, folded: Tensor, grad_pooled: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, weight and gates. Where grad_pooled hangs on grad_gates, call the two halves in turn."""
-    return input_gradient(grad, weight, gates, grad_pooled), *parameter_gradients(grad, x, weight, gates)
+    return input_gradient(grad, folded, x.shape[1], grad_pooled), *parameter_gradients(grad, x, weight, gates)

@@ -84,7 +84,7 @@ def _hidden(
     return _relu(tl.sum(products, 2))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def _gate_kernel(
     pooled_ptr, weight1_ptr, weight2_ptr, bias_ptr, keep_ptr, threshold_ptr,
     saliency_ptr, gates_ptr, hidden_ptr, kept_ptr, batch, heads, channels, width,
@@ -146,7 +146,7 @@ def _saliency_grad(
     return grad
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def _grad_hidden_kernel(
     grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, hidden_ptr, weight2_ptr, grad_hidden_ptr,
     batch, heads, channels, width,
@@ -173,7 +173,7 @@ def _grad_hidden_kernel(
     tl.store(grad_hidden_ptr + at, tl.where(hidden <= 0, 0.0, tl.sum(products, 1)), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width"])
 def _grads_kernel(
     grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, hidden_ptr, grad_hidden_ptr, pooled_ptr, weight1_ptr,
     grad_pooled_ptr, grad_weight1_ptr, grad_weight2_ptr, grad_bias_ptr, batch, heads, channels, width,
