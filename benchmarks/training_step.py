@@ -16,10 +16,11 @@ from pathlib import Path
 
 import torch
 from forms import ANY_DEVICE, AUTHORS, FORMS
-from machine import describe_machine
 from measure import Row, measure
 from rich.console import Console
 from rich.table import Table
+
+from dgconv.environment import describe_environment
 
 Header = dict[str, str | int]
 
@@ -57,7 +58,7 @@ def main() -> None:
     if args.in_this_process:
         print(json.dumps(measure(args.forms[0], args.models[0], args.batch_sizes[0], args.device, args.repeats)))
         return
-    header = describe_machine(args.device)
+    header = describe_environment(args.device)
     forms = [form for form in args.forms if form != AUTHORS]
     if AUTHORS in args.forms:
         forms = [AUTHORS, *forms, AGAIN] if forms else [AUTHORS]

@@ -11,6 +11,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from .errors import UserError
 from .train.checkpoint import load_checkpoint
+from .train.distributed import started_by_torchrun
 from .train.recipe import Recipe, load_recipe
 
 DEFAULT_RECIPE = "digits"
@@ -74,6 +75,8 @@ def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tupl
     """Each network with its run folder: the one asked for, or the first free ``runs/RECIPE[-seedS]-N``."""
     if asked := request.arguments.resume or request.arguments.out:
         return [(request.runs[0], asked)]
+    if started_by_torchrun():
+        raise UserError("under torchrun name the run folder with --out, so that all processes and a restart find it")
     chosen: dict[Path, Recipe] = {}
     for recipe in request.runs:
         name = f"{recipe.run_name}-seed{recipe.seed}" if request.arguments.seeds else recipe.run_name

@@ -6,7 +6,6 @@ without a GPU nothing else in the process could run a Triton kernel, so the vari
 
 import os
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -29,22 +28,6 @@ pytestmark = pytest.mark.skipif(
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 DTYPES = pytest.mark.parametrize("dtype", list(TOLERANCE), ids=lambda dtype: str(dtype).removeprefix("torch."))
-
-
-@pytest.fixture(autouse=True)
-def _products_of_bfloat16(monkeypatch):
-    """Triton 3.6's interpreter multiplies the bit patterns of bfloat16 operands: widen them first."""
-    create_dot = interpreter.InterpreterBuilder.create_dot
-
-    def widened(operand):
-        if operand.dtype.scalar != tl.bfloat16:
-            return operand
-        return interpreter.TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
-
-    def create_widened_dot(self, a, b, *args):
-        return create_dot(self, widened(a), widened(b), *args)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_widened_dot)
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

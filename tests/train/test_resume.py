@@ -46,6 +46,7 @@ def stop_after(steps, recipe, folder, data):
     while done < steps:
         done += next(advance) is None
     run.save()
+    run.writer.wait()
 
 
 @pytest.mark.parametrize("model", ["condensenet20_dgc", "condensenet20_dgcg"])
@@ -163,8 +164,9 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, data, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
+    run.save()
     with pytest.raises(UserError, match=r"No space left on device\); the last one is kept.*--resume"):
-        run.save()
+        run.writer.wait()
     assert (tmp_path / "run" / CHECKPOINT).read_bytes() == old
 
 

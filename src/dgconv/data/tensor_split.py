@@ -12,7 +12,6 @@ from .base import Batch
 from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
-
 GROUP = 2048  # images prepared at once: a dozen operations for many batches instead of for each
 
 

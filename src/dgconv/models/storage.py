@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
 
 from .. import __version__
 from ..errors import UserError
@@ -24,14 +24,26 @@ def save_model(folder: Path, model: ImageClassifier, **extra: Any) -> None:
     if not hasattr(model, "config"):
         raise UserError("only a model built by create_model can be saved this way: it has no .config")
     folder.mkdir(parents=True, exist_ok=True)
-    save_weights(folder / WEIGHTS, model)
-    config = {"dgconv": __version__, "model": model.config, **extra}
+    save_weights(folder / WEIGHTS, snapshot(model))
+    save_config(folder, model.config, **extra)
+
+
+def save_config(folder: Path, model_config: dict[str, Any], **extra: Any) -> None:
+    config = {"dgconv": __version__, "model": model_config, **extra}
     write_atomically(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+def save_weights(path: Path, tensors: dict[str, Tensor]) -> None:
     write_atomically(path, save(tensors))
+
+
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model as it is now, whatever happens to the model later."""
+    return {name: copy_to_cpu(tensor) for name, tensor in model.state_dict().items()}
+
+
+def copy_to_cpu(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageClassifier:

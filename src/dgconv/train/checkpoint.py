@@ -31,7 +31,7 @@ class Position:
 
 @dataclass
 class Checkpoint:
-    """``tensors`` by name: ``model.*``, ``momentum.*``, ``random.*``, ``library.*``."""
+    """``tensors`` by name: ``model.*``, ``momentum.*``, ``random.*``, ``library.*``, copies on the CPU."""
 
     position: Position
     recipe: dict[str, Any]
@@ -44,9 +44,8 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """On a full disk the old checkpoint stays, and the error says so."""
     text = {"position": json.dumps(asdict(checkpoint.position)), "recipe": json.dumps(checkpoint.recipe)}
-    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in checkpoint.tensors.items()}
     try:
-        write_atomically(folder / CHECKPOINT, save(tensors, metadata=text))
+        write_atomically(folder / CHECKPOINT, save(checkpoint.tensors, metadata=text))
     except OSError as error:
         kept = "the last one is kept" if (folder / CHECKPOINT).exists() else "there is none yet"
         raise UserError(

@@ -111,7 +111,7 @@ def train_all(
 
 def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSignals") -> None:
     """A step of each in turn, until all are done."""
-    streams = [torch.cuda.Stream() if run.device.type == "cuda" and len(runs) > 1 else None for run in runs]
+    streams = [torch.cuda.Stream() if run.device.type == "cuda" else None for run in runs]
     under_way = {
         number: (run, run.advance(), stream) for number, run, stream in zip(numbers, runs, streams, strict=True)
     }
@@ -146,6 +146,7 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
         if stop.number and under_way:
             for run, _, _ in under_way.values():
                 run.save()
+                run.writer.wait()
             raise Stopped([run.folder for run, _, _ in under_way.values()], stop.number)
 
 

@@ -46,27 +46,28 @@ class Evaluator:
         self.captured: CapturedCall | None = None
 
     @torch.no_grad()
-    def __call__(self, split: Split, batch_size: int = 500) -> Evaluation:
+    def __call__(self, split: Split, batch_size: int = 1000) -> Evaluation:
         was_training = self.model.training
         self.model.eval()
         self.gates.zero_()
-        sums = torch.zeros(4, dtype=torch.float64, device=self.device)  # images, loss, wrong, wrong among five
+        seen, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, wrong, wrong among five
         for x, target in split.batches(batch_size, train=False, device=self.device, shard=(rank(), world_size())):
             logits = self._forward(x)
             five = logits.topk(min(5, logits.shape[1]), dim=1).indices  # the first of them is the answer
+            seen += len(target)
             sums += torch.stack(
                 [
-                    torch.tensor(len(target), device=self.device),
                     F.cross_entropy(logits, target, reduction="sum"),
                     (logits.argmax(1) != target).sum(),
                     len(target) - (five == target[:, None]).sum(),
                 ]
             ).double()
         self.model.train(was_training)
-        images, loss, wrong, wrong5 = sum_over_ranks(sums).tolist()
+        images = int(sum_over_ranks(torch.tensor(seen, device=self.device)))
+        loss, wrong, wrong5 = sum_over_ranks(sums).tolist()
         closed, seen = sum_over_ranks(self.gates.clone()).tolist()
         return Evaluation(
-            images=int(images),
+            images=images,
             loss=loss / images,
             error=100 * wrong / images,
             error_top5=100 * wrong5 / images,
@@ -108,6 +109,6 @@ def counting_gates(model: nn.Module, count: Tensor) -> Iterator[None]:
             handle.remove()
 
 
-def evaluate(model: nn.Module, split: Split, batch_size: int = 500, device: torch.device | str = "cpu") -> Evaluation:
+def evaluate(model: nn.Module, split: Split, batch_size: int = 1000, device: torch.device | str = "cpu") -> Evaluation:
     """One evaluation; see :class:`Evaluator`."""
     return Evaluator(model, device)(split, batch_size)

@@ -21,7 +21,7 @@ class CapturedCall:
     ) -> None:
         self.inputs = tuple(tensor.clone() for tensor in inputs)
         changes = list(changes)
-        kept = [tensor.clone() for tensor in changes]
+        kept = [tensor.detach().clone() for tensor in changes]  # a clone with a history would keep graphs alive
         random_state = torch.cuda.get_rng_state()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

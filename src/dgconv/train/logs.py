@@ -1,6 +1,7 @@
 """What a run writes down as it goes: ``metrics.jsonl`` and, where TensorBoard is installed, its event files."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class RunLog:
         self.board = _open_board(folder, epochs_done)
 
     def write(self, metrics: dict[str, Any]) -> None:
+        metrics = {name: None if _is_odd(value) else value for name, value in metrics.items()}
         with self.path.open("a") as file:
             file.write(json.dumps(metrics) + "\n")
         if self.board:
@@ -27,6 +29,11 @@ class RunLog:
                 if name != "epoch" and value is not None:
                     self.board.add_scalar(name, value, metrics["epoch"])
             self.board.flush()
+
+
+def _is_odd(value: Any) -> bool:
+    """NaN and infinity, which JSON does not know."""
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

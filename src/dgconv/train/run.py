@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Data
+from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.select import dynamic_layers
-from ..models import save_model
-from ..models.storage import save_weights
+from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights, snapshot
 from .checkpoint import Checkpoint, Position, random_states, restore_random_states, save_checkpoint
 from .diagnose import Diverged, first_bad_layer
 from .distributed import gather_over_ranks, rank, sum_over_ranks, synchronize_batch_norm, world_size
@@ -26,6 +26,7 @@ from .losses import angle_loss, lasso_loss, take_saliencies
 from .recipe import Recipe
 from .schedule import cosine_learning_rate, pruning_ramp, set_progress
 from .threshold import GlobalThreshold
+from .writer import BackgroundWriter
 
 DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 BEST = "best.safetensors"
@@ -78,6 +79,8 @@ class Run:
         self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
         self.position = Position()
         self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers of the epoch under way
+        self.writer = BackgroundWriter()
+        self.environment = describe_environment(device)
         self.captured: CapturedCall | None = None
         self.batch: tuple[Tensor, Tensor] | None = None
         if resume_from:
@@ -92,6 +95,7 @@ class Run:
             self.evaluation = self._evaluate()
         while self.position.epoch < self.recipe.epochs:
             yield from self._epoch()
+        self.writer.wait()
         self.model.eval()
 
     def _epoch(self) -> Iterator[EpochMetrics | None]:
@@ -148,12 +152,24 @@ class Run:
         self.sums.zero_()
         if self.log:
             self.log.write(asdict(metrics))
-            extra = {"recipe": recipe.to_dict(), "input_size": self.data.input_size, "epochs_done": metrics.epoch}
-            save_model(self.folder, self.model, **extra)
-            if is_best:
-                save_weights(self.folder / BEST, self.model)
-        self.save()
+        checkpoint = self._checkpoint()
+        if checkpoint:
+            self.writer.submit(lambda: self._write_epoch(checkpoint, is_best))
         return metrics
+
+    def _write_epoch(self, checkpoint: Checkpoint, is_best: bool) -> None:
+        """The weights for use, and last the checkpoint that says that they are there."""
+        extra = {
+            "recipe": self.recipe.to_dict(),
+            "input_size": self.data.input_size,
+            "epochs_done": checkpoint.position.epoch,
+            "environment": self.environment,
+        }
+        save_weights(self.folder / WEIGHTS, checkpoint.part("model"))
+        save_config(self.folder, self.model.config, **extra)
+        if is_best:
+            save_weights(self.folder / BEST, checkpoint.part("model"))
+        save_checkpoint(self.folder, checkpoint)
 
     # -- one step ------------------------------------------------------------------------------------------------
 
@@ -251,7 +267,7 @@ class Run:
 
     def _diverged(self) -> Diverged:
         if rank() == 0:
-            save_weights(self.folder / "diverged.safetensors", self.model)
+            save_weights(self.folder / "diverged.safetensors", snapshot(self.model))
         assert self.batch is not None
         layer = first_bad_layer(self.model, *self.batch)
         return Diverged(
@@ -261,11 +277,17 @@ class Run:
         )
 
     def save(self) -> None:
-        """Write a checkpoint. Every rank takes part, rank 0 writes."""
+        """Start to write a checkpoint of this moment. Every rank takes part, rank 0 writes."""
+        checkpoint = self._checkpoint()
+        if checkpoint:
+            self.writer.submit(lambda: save_checkpoint(self.folder, checkpoint))
+
+    def _checkpoint(self) -> Checkpoint | None:
+        """Of this moment; None on all ranks but the first."""
         loss_sum, wrong = sum_over_ranks(self.sums.clone()).tolist()
         library = [gather_over_ranks(values) for values in self.threshold.library]
         if rank() != 0:
-            return
+            return None
         position = Position(**{**asdict(self.position), "loss_sum": loss_sum, "wrong": int(wrong)})
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
@@ -273,8 +295,10 @@ class Run:
             "random": random_states(self.device),
             "library": {str(index): values for index, values in enumerate(library)},
         }
-        tensors = {f"{part}.{name}": tensor for part, named in parts.items() for name, tensor in named.items()}
-        save_checkpoint(self.folder, Checkpoint(position, self.recipe.to_dict(), tensors))
+        tensors = {
+            f"{part}.{name}": copy_to_cpu(tensor) for part, named in parts.items() for name, tensor in named.items()
+        }
+        return Checkpoint(position, self.recipe.to_dict(), tensors)
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         differences = recipe_differences(checkpoint.recipe, self.recipe.to_dict())

@@ -1,4 +1,4 @@
-"""The header every measurement carries: what it was measured on, and when."""
+"""What something was trained or measured on: the header that every figure carries."""
 
 import platform
 import time
@@ -7,11 +7,10 @@ from pathlib import Path
 import torch
 
 
-def describe_machine(device: str) -> dict[str, str | int]:
-    """Hardware, threads, versions and date."""
-    hardware = torch.cuda.get_device_name() if device == "cuda" else cpu_name()
+def describe_environment(device: torch.device | str) -> dict[str, str | int]:
+    """Hardware, threads, torch and date."""
     return {
-        "hardware": hardware,
+        "hardware": torch.cuda.get_device_name() if torch.device(device).type == "cuda" else cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),

@@ -1,0 +1,73 @@
+"""A whole network in its fused form against its plain form: loss, every gradient, every buffer."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dgconv import DynamicGroupConv2d, create_model
+from dgconv.layers.fusible import BatchNormReLU2d
+from dgconv.ops import fused
+from dgconv.train import lasso_loss, take_saliencies
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FUSED = {"cuda": "", "cpu": "interpret"}[DEVICE]
+TOLERANCE = 1e-4 if DEVICE == "cpu" else 2e-2  # TF32
+pytest.importorskip("triton")
+
+
+def one_step(model, monkeypatch, mode):
+    monkeypatch.setenv("DGCONV_TRITON", mode)
+    model = copy.deepcopy(model)
+    x = torch.sin(torch.arange(6 * 3 * 8 * 8, device=DEVICE) ** 2 / 7).view(6, 3, 8, 8)
+    loss = F.cross_entropy(model(x), torch.arange(6, device=DEVICE))
+    (loss + 0.01 * lasso_loss(take_saliencies(model))).backward()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return loss.item(), gradients, {n: b for n, b in model.named_buffers() if "num_batches" not in n}
+
+
+@pytest.mark.parametrize("name", ["condensenet20_dgc", "condensenet20_dgcg"])
+def test_fused_network_equals_plain(name, monkeypatch):
+    model = create_model(name, stages=(2, 1), growth=(4, 8)).to(DEVICE)
+    loss, *found = one_step(model, monkeypatch, FUSED)
+    plain_loss, *expected = one_step(model, monkeypatch, "0")
+    assert loss == pytest.approx(plain_loss, rel=1e-5)
+    for fused_tensors, plain_tensors in zip(found, expected, strict=True):
+        for key, tensor in plain_tensors.items():
+            assert (fused_tensors[key] - tensor).abs().max() <= TOLERANCE * tensor.abs().max().clamp(min=1e-3), key
+
+
+@pytest.mark.parametrize("gate", ["head", "global"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (1, 2)])
+def test_fused_layer_equals_plain(gate, kernel, stride, monkeypatch):
+    """Layers that are not 1x1 with stride 1: generator and gate are fused, the convolution is not."""
+    layer = DynamicGroupConv2d(12, 8, kernel, stride, kernel // 2, heads=2, gate=gate, bias=True).to(DEVICE)
+    with torch.no_grad():
+        layer.generator.bias.normal_()
+    if gate == "global":
+        layer.gate.threshold.fill_(0.5)
+    x = torch.randn(3, 12, 6, 6, device=DEVICE, requires_grad=True)
+    results = []
+    for mode in (FUSED, "0"):
+        monkeypatch.setenv("DGCONV_TRITON", mode)
+        out = layer(x)
+        loss = out.square().sum() + lasso_loss([layer.saliency])
+        results.append([out, *torch.autograd.grad(loss, [x, *layer.parameters()])])
+    for actual, expected in zip(*results, strict=True):
+        assert (actual - expected).abs().max() <= TOLERANCE * expected.abs().max()
+
+
+def test_the_fused_form_is_really_used(monkeypatch):
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    norm = BatchNormReLU2d(4).to(DEVICE)
+    x = torch.randn(2, 4, 4, 4, device=DEVICE, requires_grad=True)
+    assert "BatchNormReLU" in norm(x).grad_fn.name()
+    monkeypatch.setenv("DGCONV_TRITON", "0")
+    assert "BatchNormReLU" not in norm(x).grad_fn.name()
+    assert "BatchNormReLU" not in norm.eval()(x).grad_fn.name()
+
+
+def test_only_on_a_gpu_unless_asked(monkeypatch):
+    monkeypatch.delenv("DGCONV_TRITON", raising=False)
+    assert fused.fits(torch.zeros(1, device=DEVICE)) == (DEVICE == "cuda")
