@@ -3,7 +3,8 @@
     python docs/update_readme.py            # rewrite
     python docs/update_readme.py --check    # exit with 1 if the README is not up to date
 
-The digits' result is ``dgconv train --json > docs/digits.json``; measurements are in benchmarks/results.
+Results are run records in results/RECIPE/SEED (config.json and metrics.jsonl of a run folder) and, for the digits,
+``dgconv train --json > docs/digits.json``. Measurements are in benchmarks/results.
 """
 
 import json
@@ -11,11 +12,18 @@ import re
 import sys
 from pathlib import Path
 
+from dgconv import count_macs, create_model
 from dgconv.analysis.paper import compare_with_paper
+from dgconv.train.logs import read_metrics
+from dgconv.train.recipe import reported_of
 
 ROOT = Path(__file__).resolve().parent.parent
-STEP = ("condensenet50", 64)  # model and batch size of the training step that is shown
-FORMS = {"authors": "the authors' form", "masked copies": "H masked copies", "ours": "dgconv"}  # ratio: last to first
+FORMS = {  # of the training step: how the benchmark calls them, and how the README does
+    "authors": "the authors' form, float32",
+    "masked copies": "H masked copies, float32",
+    "ours": "dgconv, float32",
+    "ours graph bf16": "dgconv, bfloat16, CUDA graph",
+}
 
 
 def markdown(heading: list[str], rows: list[list[str]]) -> str:
@@ -24,32 +32,61 @@ def markdown(heading: list[str], rows: list[list[str]]) -> str:
 
 
 def results() -> str:
+    """Every committed run record, and the digits."""
+    rows = [run_row(folder) for folder in sorted((ROOT / "results").glob("*/*")) if folder.is_dir()]
     digits = json.loads((ROOT / "docs/digits.json").read_text())
-    step = json.loads((ROOT / "benchmarks/results/training_step_cpu.json").read_text())
-    first = markdown(
-        ["digits, 360 test images", "error", "pruning rate", "MACs", "dense MACs"],
+    rows.append(
         [
-            [
-                f"`{digits['model']}`",
-                f"{digits['error']:.2f} %",
-                f"{digits['pruning_rate']:.2f}",
-                f"{digits['macs']['paper'] / 1e6:.2f}M",
-                f"{digits['dense_macs']['paper'] / 1e6:.2f}M",
+            "`digits`", f"{digits['error']:.2f} %", "not in the paper", f"{digits['macs']['authors'] / 1e6:.1f}M",
+            f"{digits['dense_macs']['authors'] / 1e6:.1f}M", "", "a CPU",
+        ]
+    )  # fmt: skip
+    heading = ["recipe", "top-1 error, one seed", "paper", "MACs (`authors`)", "dense", "epochs took", "on"]
+    return markdown(heading, rows)
+
+
+def run_row(folder: Path) -> list[str]:
+    config = json.loads((folder / "config.json").read_text())
+    epochs = read_metrics(folder)
+    count = count_macs(create_model(**config["model"]), convention="authors")
+    reported = reported_of(config["recipe"]["name"])
+    minutes, seconds = divmod(round(sum(epoch["seconds"] for epoch in epochs)), 60)
+    environment = config["environment"]
+    return [
+        f"`{config['recipe']['name']}`, seed {config['recipe']['seed']}, {config['recipe']['precision']}",
+        f"{epochs[-1]['test_error']:.2f} %",
+        f"{reported.error} %" if reported and reported.error else "in a figure",
+        f"{count.macs / 1e6:.1f}M",
+        f"{count.dense_macs / 1e6:.1f}M",
+        f"{minutes} min {seconds} s for {len(epochs)}",
+        f"{environment['hardware']}, torch {environment['torch']}, {environment['date']}",
+    ]
+
+
+def steps() -> str:
+    """Each measured training step against the slowest form of the same run: the first, as FORMS orders them."""
+    tables = []
+    for name in ("training_step_h200", "training_step_cpu"):
+        step = json.loads((ROOT / "benchmarks/results" / f"{name}.json").read_text())
+        rows = []
+        for case in dict.fromkeys((row["model"], row["batch_size"]) for row in step["rows"]):
+            forms = {row["form"]: row for row in step["rows"] if (row["model"], row["batch_size"]) == case}
+            shown = [(label, forms[form]) for form, label in FORMS.items() if form in forms]
+            base = shown[0][1]
+            rows += [
+                [
+                    f"`{case[0]}_dgc`, batch {case[1]}",
+                    label,
+                    f"{1e3 * row['seconds']:.1f} ms",
+                    f"{base['seconds'] / row['seconds']:.2f}x",
+                    f"{row['bytes'] / 2**20:.0f} MiB",
+                    f"{row['bytes'] / base['bytes']:.2f}",
+                ]
+                for label, row in shown
             ]
-        ],
-    )
-    forms = {row["form"]: row for row in step["rows"] if (row["model"], row["batch_size"]) == STEP}
-    shown = [(label, forms[form]) for form, label in FORMS.items() if form in forms]
-    base, ours = shown[0][1], forms["ours"]
-    second = markdown(
-        [f"training step of `{STEP[0]}_dgc`, batch {STEP[1]}", "time", "peak memory"],
-        [
-            *([label, f"{1e3 * row['seconds']:.0f} ms", f"{row['bytes'] / 2**20:.0f} MiB"] for label, row in shown),
-            ["ratio", f"{ours['seconds'] / base['seconds']:.2f}", f"{ours['bytes'] / base['bytes']:.2f}"],
-        ],
-    )
-    machine = f"{step['hardware']}, {step['threads']} threads, float32, torch {step['torch']}, {step['date']}."
-    return f"{first}\n\n{second}\n\n{machine}"
+        machine = f"{step['hardware']}, {step['threads']} threads, torch {step['torch']}, {step['date']}:"
+        tables.append(f"{machine}\n\n" + markdown(["network", "form", "step", "faster", "peak memory", "ratio"], rows))
+    return "\n\n".join(tables)
 
 
 def macs() -> str:
@@ -64,7 +101,7 @@ def macs() -> str:
 
 
 def filled(text: str) -> str:
-    for name, table in {"results": results(), "macs": macs()}.items():
+    for name, table in {"results": results(), "steps": steps(), "macs": macs()}.items():
         pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
         text, count = re.subn(pattern, lambda found, t=table: f"{found[1]}\n{t}\n\n{found[2]}", text, flags=re.DOTALL)
         assert count == 1, name

@@ -79,3 +79,12 @@ def restore_random_states(states: dict[str, Tensor], device: torch.device) -> No
     torch.set_rng_state(states["cpu"])
     if device.type == "cuda" and "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
+
+
+def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """What another recipe would change about a run; where its data lies is not part of it."""
+    free = {"data_dir", "workers", "name", "checkpoint_minutes"}
+    old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
+    new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}
+    keys = sorted((old.keys() | new.keys()) - free)
+    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]

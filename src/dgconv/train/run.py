@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +15,14 @@ from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.select import dynamic_layers
 from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights, snapshot
-from .checkpoint import Checkpoint, Position, random_states, restore_random_states, save_checkpoint
+from .checkpoint import (
+    Checkpoint,
+    Position,
+    random_states,
+    recipe_differences,
+    restore_random_states,
+    save_checkpoint,
+)  # fmt: skip
 from .diagnose import Diverged, first_bad_layer
 from .distributed import gather_over_ranks, rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
@@ -316,12 +322,3 @@ class Run:
         self.threshold.library = [
             library[key][rank() :: world_size()].to(self.device) for key in sorted(library, key=int)
         ]
-
-
-def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What another recipe would change about a run; where its data lies is not part of it."""
-    free = {"data_dir", "workers", "name", "checkpoint_minutes"}
-    old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
-    new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}
-    keys = sorted((old.keys() | new.keys()) - free)
-    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
