@@ -64,7 +64,7 @@ def run_row(folder: Path) -> list[str]:
 
 
 def steps() -> str:
-    """Each measured training step against the first form of the same run, as FORMS orders them; measured twice, the faster counts."""
+    """Each measured training step against the first form of the same run; where that was measured twice, the faster."""
     tables = []
     for name in ("training_step_h200", "training_step_cpu"):
         step = json.loads((ROOT / "benchmarks/results" / f"{name}.json").read_text())
