@@ -18,15 +18,6 @@ from dgconv.layers.select import dynamic_layers, set_pruning_rate
 UNPRUNED = DGCConfig(pruning_rate=0)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Small tensors and parallel workers: more threads than cores take ten times as long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def everything(name: str, conv: nn.Conv2d) -> bool:
     return True
 

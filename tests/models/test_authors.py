@@ -18,15 +18,6 @@ from dgconv.models.authors import import_authors_checkpoint
 State = dict[str, torch.Tensor]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Layers this small only wait for each other's threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 # Checkpoints, as the authors' code lays them out
 
 

@@ -61,8 +61,8 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, model):
             assert (value - expected[name]).abs().max() / scale < 1e-6, name
 
 
-def torchrun(folder, *more):
-    small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64", "--epochs", "3"]
+def torchrun(folder, *more, epochs=3):
+    small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
     return [
         *launcher,
@@ -70,6 +70,8 @@ def torchrun(folder, *more):
         "dgconv",
         "train",
         *small,
+        "--epochs",
+        str(epochs),
         "--checkpoint-minutes",
         "0",
         "--out",
@@ -101,7 +103,7 @@ def test_torchrun_trains_as_one_process_does(tmp_path):
 def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        torchrun(folder, "--max-restarts", "2"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        torchrun(folder, "--max-restarts", "2", epochs=20), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=environment(),
     )  # fmt: skip
     while not (folder / CHECKPOINT).exists():
@@ -111,5 +113,5 @@ def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
     os.kill(workers[-1].pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 20
     assert all(tensor.isfinite().all() for tensor in load_file(folder / "model.safetensors").values())

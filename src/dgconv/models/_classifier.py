@@ -1,5 +1,6 @@
 """What every model here has in common, with timm's names."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 
 
-class ImageClassifier(nn.Module):
+class ImageClassifier(nn.Module, ABC):
     """``forward`` is ``forward_head(forward_features(x))``."""
 
     classifier_path: str  # where the last linear layer is
@@ -21,8 +22,9 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(1))
 
+    @abstractmethod
     def forward_features(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The last feature maps, before pooling."""
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = self.pool(x)
