@@ -6,6 +6,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 
 from ..layers.fusible import BatchNormReLU2d
 
@@ -38,7 +39,11 @@ def join(device: str, timeout_minutes: float = 10) -> str:
         torch.cuda.set_device(local)
         device = f"cuda:{local}"
     backend = "nccl" if device.startswith("cuda") else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
+    store, rank, world_size = next(rendezvous("env://"))
+    # torchrun keeps its store over a restart, and with it the addresses of the processes that died
+    fresh = dist.PrefixStore(f"dgconv-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+    timeout = timedelta(minutes=timeout_minutes)
+    dist.init_process_group(backend, store=fresh, rank=rank, world_size=world_size, timeout=timeout)
     return device
 
 
