@@ -98,3 +98,14 @@ def test_measured_rate_is_the_share_of_closed_gates():
 def test_wrong_recipes(options, message):
     with pytest.raises(UserError, match=message):
         Recipe(**options)
+
+
+def test_tensorboard_says_what_metrics_jsonl_says(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run(tmp_path / "run", epochs=2)
+    events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for name in ("train_loss", "test_error", "pruned_share", "learning_rate"):
+        scalars = events.Scalars(name)
+        assert [scalar.value for scalar in scalars] == pytest.approx([line[name] for line in lines], rel=1e-6)
+        assert [scalar.step for scalar in scalars] == [1, 2]
