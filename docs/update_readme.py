@@ -3,8 +3,8 @@
     python docs/update_readme.py            # rewrite
     python docs/update_readme.py --check    # exit with 1 if the README is not up to date
 
-Results are run records in results/RECIPE/SEED (config.json and metrics.jsonl of a run folder) and, for the digits,
-``dgconv train --json > docs/digits.json``. Measurements are in benchmarks/results.
+Results are run records in results/RECIPE/SEED: config.json and metrics.jsonl of a run folder. Measurements are in
+benchmarks/results.
 """
 
 import json
@@ -32,17 +32,10 @@ def markdown(heading: list[str], rows: list[list[str]]) -> str:
 
 
 def results() -> str:
-    """Every committed run record, and the digits."""
-    rows = [run_row(folder) for folder in sorted((ROOT / "results").glob("*/*")) if folder.is_dir()]
-    digits = json.loads((ROOT / "docs/digits.json").read_text())
-    rows.append(
-        [
-            "`digits`", f"{digits['error']:.2f} %", "not in the paper", f"{digits['macs']['authors'] / 1e6:.1f}M",
-            f"{digits['dense_macs']['authors'] / 1e6:.1f}M", "", "a CPU",
-        ]
-    )  # fmt: skip
+    """Every committed run record."""
     heading = ["recipe", "top-1 error, one seed", "paper", "MACs (`authors`)", "dense", "epochs took", "on"]
-    return markdown(heading, rows)
+    folders = sorted(folder for folder in (ROOT / "results").glob("*/*") if folder.is_dir())
+    return markdown(heading, [run_row(folder) for folder in folders])
 
 
 def run_row(folder: Path) -> list[str]:
@@ -50,16 +43,17 @@ def run_row(folder: Path) -> list[str]:
     epochs = read_metrics(folder)
     count = count_macs(create_model(**config["model"]), convention="authors")
     reported = reported_of(config["recipe"]["name"])
+    in_paper = "not in it" if reported is None else f"{reported.error} %" if reported.error else "in a figure"
     minutes, seconds = divmod(round(sum(epoch["seconds"] for epoch in epochs)), 60)
     environment = config["environment"]
     return [
         f"`{config['recipe']['name']}`, seed {config['recipe']['seed']}, {config['recipe']['precision']}",
         f"{epochs[-1]['test_error']:.2f} %",
-        f"{reported.error} %" if reported and reported.error else "in a figure",
+        in_paper,
         f"{count.macs / 1e6:.1f}M",
         f"{count.dense_macs / 1e6:.1f}M",
         f"{minutes} min {seconds} s for {len(epochs)}",
-        f"{environment['hardware']}, torch {environment['torch']}, {environment['date']}",
+        f"{environment['hardware']}, {environment['threads']} threads, torch {environment['torch']}, {environment['date']}",
     ]
 
 
