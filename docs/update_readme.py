@@ -33,7 +33,15 @@ def markdown(heading: list[str], rows: list[list[str]]) -> str:
 
 def results() -> str:
     """Every committed run record."""
-    heading = ["recipe", "top-1 error, one seed", "paper", "MACs (`authors`)", "dense", "epochs took", "on"]
+    heading = [
+        "recipe",
+        "top-1 error, one seed",
+        "paper",
+        "MACs (`authors`)",
+        "dense",
+        "epochs, without start and saving",
+        "on",
+    ]
     folders = sorted(folder for folder in (ROOT / "results").glob("*/*") if folder.is_dir())
     return markdown(heading, [run_row(folder) for folder in folders])
 
@@ -45,7 +53,6 @@ def run_row(folder: Path) -> list[str]:
     reported = reported_of(config["recipe"]["name"])
     in_paper = "not in it" if reported is None else f"{reported.error} %" if reported.error else "in a figure"
     minutes, seconds = divmod(round(sum(epoch["seconds"] for epoch in epochs)), 60)
-    environment = config["environment"]
     return [
         f"`{config['recipe']['name']}`, seed {config['recipe']['seed']}, {config['recipe']['precision']}",
         f"{epochs[-1]['test_error']:.2f} %",
@@ -53,7 +60,7 @@ def run_row(folder: Path) -> list[str]:
         f"{count.macs / 1e6:.1f}M",
         f"{count.dense_macs / 1e6:.1f}M",
         f"{minutes} min {seconds} s for {len(epochs)}",
-        f"{environment['hardware']}, {environment['threads']} threads, torch {environment['torch']}, {environment['date']}",
+        "{hardware}, {threads} threads, torch {torch}, {date}".format(**config["environment"]),
     ]
 
 
