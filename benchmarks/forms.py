@@ -49,6 +49,8 @@ class TrainingStep:
         torch.manual_seed(0)
         options = LAYER_OPTIONS.get(self.backbone, {"pruning_rate": 0.75})
         self.model = create_model(self.backbone, conv_layer=partial(self.layer, **options)).to(self.device)
+        layout = self.model.gpu_memory_format if self.fused else torch.contiguous_format  # ours as dgconv train has it
+        self.model.to(memory_format=layout)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(),
             lr=torch.tensor(0.01, device=self.device) if self.fused else 0.01,
@@ -57,7 +59,9 @@ class TrainingStep:
             nesterov=True,
             fused=True if self.fused else None,  # None: as torch chooses for everybody
         )
-        self.x = torch.randn(self.batch_size, *self.model.input_size, device=self.device)
+        self.x = torch.randn(self.batch_size, *self.model.input_size, device=self.device).contiguous(
+            memory_format=layout
+        )
         self.target = torch.randint(self.model.num_classes, (self.batch_size,), device=self.device)
 
     def __call__(self) -> Tensor:

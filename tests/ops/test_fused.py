@@ -39,15 +39,24 @@ def test_fused_network_equals_plain(name, monkeypatch):
 
 
 @pytest.mark.parametrize("gate", ["head", "global"])
-@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (1, 2)])
-def test_fused_layer_equals_plain(gate, kernel, stride, monkeypatch):
-    """Layers that are not 1x1 with stride 1: generator and gate are fused, the convolution is not."""
-    layer = DynamicGroupConv2d(12, 8, kernel, stride, kernel // 2, heads=2, gate=gate, bias=True).to(DEVICE)
+@pytest.mark.parametrize(
+    ("kernel", "stride", "heads", "layout"),
+    [
+        (3, 1, 2, torch.contiguous_format),  # generator and gate are fused, the convolution is not
+        (1, 2, 2, torch.contiguous_format),
+        (3, 1, 1, torch.channels_last),  # the copies for the heads are made by our kernels
+        (3, 2, 4, torch.channels_last),
+        (5, 1, 6, torch.channels_last),  # more heads than one launch takes
+        (1, 1, 3, torch.channels_last),
+    ],
+)
+def test_fused_layer_equals_plain(gate, kernel, stride, heads, layout, monkeypatch):
+    layer = DynamicGroupConv2d(12, 12, kernel, stride, kernel // 2, heads=heads, gate=gate, bias=True).to(DEVICE)
     with torch.no_grad():
         layer.generator.bias.normal_()
     if gate == "global":
         layer.gate.threshold.fill_(0.5)
-    x = torch.randn(3, 12, 6, 6, device=DEVICE, requires_grad=True)
+    x = torch.randn(3, 12, 6, 6, device=DEVICE).contiguous(memory_format=layout).requires_grad_()
     results = []
     for mode in (FUSED, "0"):
         monkeypatch.setenv("DGCONV_TRITON", mode)
@@ -56,6 +65,7 @@ def test_fused_layer_equals_plain(gate, kernel, stride, monkeypatch):
         results.append([out, *torch.autograd.grad(loss, [x, *layer.parameters()])])
     for actual, expected in zip(*results, strict=True):
         assert (actual - expected).abs().max() <= TOLERANCE * expected.abs().max()
+    assert results[0][0].is_contiguous(memory_format=layout)
 
 
 def test_the_fused_form_is_really_used(monkeypatch):

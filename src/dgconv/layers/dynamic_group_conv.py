@@ -132,6 +132,9 @@ class DynamicGroupConv2d(nn.Module):
         if any(self.extra_padding):
             x = F.pad(x, (0, self.extra_padding[1], 0, self.extra_padding[0]))
         out = dynamic_group_conv2d(x, self.weight, gates, self.stride, self.padding, self.dilation)
+        return self._add_bias(out)
+
+    def _add_bias(self, out: Tensor) -> Tensor:
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
 
     def _can_fuse(self, x: Tensor) -> bool:
@@ -148,6 +151,10 @@ class DynamicGroupConv2d(nn.Module):
         if is_pointwise and x.is_contiguous():
             out, self.saliency = fused.dynamic_pointwise(x, self.weight, *parameters)
             return out
+        if self.kernel_size != (1, 1) and not any(self.extra_padding) and _is_channels_last(x):
+            geometry = (self.stride, self.padding, self.dilation)
+            out, self.saliency = fused.dynamic_by_head(x, self.weight, *parameters, *geometry)
+            return self._add_bias(out)
         pooled = x.mean((2, 3), dtype=torch.float32)
         self.saliency, gates = fused.saliency_gate(pooled, *parameters)
         return self._convolve(x, gates.to(x.dtype))
@@ -162,3 +169,7 @@ class DynamicGroupConv2d(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave out the saliency: it holds on to the graph of one step."""
         return self.__dict__ | {"saliency": None}
+
+
+def _is_channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+Pair = tuple[int, int]
+
 
 def fits(x: Tensor) -> bool:
     """Whether the Triton kernels can take this tensor: on a GPU, in eager mode.
@@ -62,6 +64,15 @@ def dynamic_pointwise(
 ) -> tuple[Tensor, Tensor]:
     """A whole dynamic layer of kernel size 1, ``x`` contiguous: its output and its saliency."""
     return _DynamicPointwise.apply(_cast(x), weight, weight1, weight2, bias, keep, threshold)
+
+
+def dynamic_by_head(
+    x: Tensor, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None,
+    stride: Pair, padding: Pair, dilation: Pair,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """A whole dynamic layer of any kernel size, ``x`` in the channels-last format: its output and its saliency."""
+    x, weight = _cast(x), _cast(weight)
+    return _DynamicByHead.apply(x, weight, weight1, weight2, bias, keep, threshold, stride, padding, dilation)
 
 
 def _cast(x: Tensor) -> Tensor:
@@ -167,3 +178,50 @@ class _DynamicPointwise(torch.autograd.Function):
         grad_pooled, *grad_generator = gate.backward(grad_gates, grad_saliency, *generator, ctx.signed)
         grad_x = pointwise.input_gradient(grad, folded, x.shape[1], grad_pooled)
         return grad_x.view_as(x), grad_weight.view_as(weight), *grad_generator, None, None
+
+
+class _DynamicByHead(torch.autograd.Function):
+    """Pooling, generator, gate, and one convolution a head by cuDNN on copies of x that are made again going back."""
+
+    @staticmethod
+    def forward(ctx, x, weight, weight1, weight2, bias, keep, threshold, stride, padding, dilation):  # type: ignore[no-untyped-def]
+        from .triton import head_copies
+        from .triton import saliency_gate as gate
+
+        signed, heads = threshold is not None, weight1.shape[0]
+        pooled = x.mean((2, 3), dtype=torch.float32)
+        saliency, gates, hidden, kept = gate.forward(pooled, weight1, weight2, bias, keep, threshold, signed)
+        parts = [
+            F.conv2d(copy, part, None, stride, padding, dilation)
+            for copy, part in zip(head_copies.scale(x, gates), _weight_parts(weight, heads), strict=True)
+        ]
+        ctx.save_for_backward(x, weight, gates, saliency, kept, hidden, pooled, weight1, weight2)
+        ctx.signed, ctx.geometry = signed, (stride, padding, dilation, False, (0, 0), 1)
+        ctx.set_materialize_grads(False)
+        return head_copies.interleave(parts), saliency
+
+    @staticmethod
+    def backward(ctx, grad, grad_saliency):  # type: ignore[no-untyped-def]
+        from .triton import head_copies
+        from .triton import saliency_gate as gate
+
+        x, weight, gates, *generator = ctx.saved_tensors
+        heads = gates.shape[1]
+        grads = head_copies.separate(grad.contiguous(memory_format=torch.channels_last), heads)
+        grad_copies, grad_weights = [], []
+        for part, copy, weights in zip(grads, head_copies.scale(x, gates), _weight_parts(weight, heads), strict=True):
+            grad_copy, grad_weight, _ = torch.ops.aten.convolution_backward(
+                part, copy, weights, None, *ctx.geometry, (True, True, False)
+            )
+            grad_copies.append(grad_copy)
+            grad_weights.append(grad_weight)
+        grad_x, grad_gates = head_copies.combine(grad_copies, x, gates)
+        grad_pooled, *grad_generator = gate.backward(grad_gates, grad_saliency, *generator, ctx.signed)
+        head_copies.add_pooled(grad_x, grad_pooled)
+        return grad_x, torch.stack(grad_weights, 1).flatten(0, 1), *grad_generator, *[None] * 5
+
+
+def _weight_parts(weight: Tensor, heads: int) -> list[Tensor]:
+    """The filters of each head, channels last."""
+    by_head = weight.unflatten(0, (-1, heads)).permute(1, 0, 3, 4, 2).contiguous()  # [H, O, k, k, C]
+    return [part.permute(0, 3, 1, 2) for part in by_head]
