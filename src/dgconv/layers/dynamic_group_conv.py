@@ -122,11 +122,13 @@ class DynamicGroupConv2d(nn.Module):
             raise UserError(
                 f"expected an input [batch, {self.in_channels}, height, width] (or without batch), got {list(x.shape)}"
             )
-        if self.training and self._can_fuse(x):
-            return self._forward_fused(x)
-        saliency = self.generator(x)  # [B, H, C]
+        out, saliency = self._forward_fused(x) if self._can_fuse(x) else self._forward_plain(x)
         self.saliency = saliency if self.training else None
-        return self._convolve(x, self.gate(saliency).to(x.dtype))
+        return out
+
+    def _forward_plain(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        saliency = self.generator(x)  # [B, H, C]
+        return self._convolve(x, self.gate(saliency).to(x.dtype)), saliency
 
     def _convolve(self, x: Tensor, gates: Tensor) -> Tensor:
         if any(self.extra_padding):
@@ -143,21 +145,24 @@ class DynamicGroupConv2d(nn.Module):
         fits_a_tile = self.generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
         return fused.fits(x) and keeps_ties and fits_a_tile and self.generator.bias.dtype == torch.float32
 
-    def _forward_fused(self, x: Tensor) -> Tensor:
+    def _forward_fused(self, x: Tensor) -> tuple[Tensor, Tensor]:
         gate, generator = self.gate, self.generator
         keep, threshold = (gate.keep, None) if isinstance(gate, HeadGate) else (gate.threshold, gate.threshold)
         parameters = (generator.weight1, generator.weight2, generator.bias, keep, threshold)
-        is_pointwise = self.kernel_size == self.stride == (1, 1) and self.padding == (0, 0) and self.bias is None
+        is_pointwise = self.kernel_size == self.stride == (1, 1) and self.padding == (0, 0)
         if is_pointwise and x.is_contiguous():
-            out, self.saliency = fused.dynamic_pointwise(x, self.weight, *parameters)
-            return out
-        if self.kernel_size != (1, 1) and not any(self.extra_padding) and _is_channels_last(x):
+            out, saliency, mask = fused.dynamic_pointwise(x, self.weight, *parameters)
+            out = self._add_bias(out)
+        elif self.kernel_size != (1, 1) and not any(self.extra_padding) and _is_channels_last(x):
             geometry = (self.stride, self.padding, self.dilation)
-            out, self.saliency = fused.dynamic_by_head(x, self.weight, *parameters, *geometry)
-            return self._add_bias(out)
-        pooled = x.mean((2, 3), dtype=torch.float32)
-        self.saliency, gates = fused.saliency_gate(pooled, *parameters)
-        return self._convolve(x, gates.to(x.dtype))
+            out, saliency, mask = fused.dynamic_by_head(x, self.weight, *parameters, *geometry)
+            out = self._add_bias(out)
+        else:
+            pooled = x.mean((2, 3), dtype=torch.float32)
+            saliency, gates, mask = fused.saliency_gate(pooled, *parameters)
+            out = self._convolve(x, gates.to(x.dtype))
+        gate.observe(mask)
+        return out, saliency
 
     def extra_repr(self) -> str:
         return (

@@ -1,6 +1,7 @@
 """Gates: which channels each head keeps. The tie rule and the keep-count rule live here and nowhere else."""
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -33,7 +34,29 @@ def keep_count(channels: int, pruning_rate: float, rule: KeepRule = "ceil") -> i
     return max(1, keep)
 
 
-class HeadGate(nn.Module):
+class Gate(nn.Module):
+    """What both gates share.
+
+    ``observer``, if set, is called with every mask ``[B, H, C]`` of the channels kept: to count or record them.
+    """
+
+    observer: Callable[[Tensor], None] | None = None
+
+    def mask(self, saliency: Tensor) -> Tensor:
+        """True where a channel is kept, ``[B, H, C]``."""
+        raise NotImplementedError
+
+    def forward(self, saliency: Tensor) -> Tensor:
+        mask = self.mask(saliency)
+        self.observe(mask)
+        return saliency.where(mask, 0)
+
+    def observe(self, mask: Tensor) -> None:
+        if self.observer is not None:
+            self.observer(mask)
+
+
+class HeadGate(Gate):
     """Each head keeps its ``keep`` channels of greatest saliency (the paper's equation 6).
 
     By value; the lowest index wins a tie; a NaN ranks last. With ``tie_rule="drop"``, as in the authors' code,
@@ -63,10 +86,13 @@ class HeadGate(nn.Module):
 
     def set_rate(self, pruning_rate: float) -> None:
         """Prune this share of the channels from now on."""
-        self.keep.fill_(keep_count(self.channels, pruning_rate, self.keep_rule))
+        self.keep.fill_(self.count_at(pruning_rate))
+
+    def count_at(self, pruning_rate: float) -> int:
+        """How many channels a head keeps at this rate."""
+        return keep_count(self.channels, pruning_rate, self.keep_rule)
 
     def mask(self, saliency: Tensor) -> Tensor:
-        """True where a channel is kept, ``[B, H, C]``."""
         score = saliency.detach()
         score = torch.where(score.isnan(), -torch.inf, score)
         ranked, order = score.sort(dim=-1, descending=True, stable=True)
@@ -76,15 +102,12 @@ class HeadGate(nn.Module):
         passes = torch.arange(self.channels, device=score.device) < self.keep  # by rank
         return torch.zeros_like(score, dtype=torch.bool).scatter(-1, order, passes.expand_as(order))
 
-    def forward(self, saliency: Tensor) -> Tensor:
-        return saliency.where(self.mask(saliency), 0)
-
     def extra_repr(self) -> str:
         kept = "?" if self.keep.is_meta else int(self.keep)
         return f"keep={kept} of {self.channels}"
 
 
-class GlobalGate(nn.Module):
+class GlobalGate(Gate):
     """Keeps the channels whose ``abs(saliency)`` reaches one threshold, the same for the whole network (DGC-G).
 
     The saliency is signed. ``threshold`` is a buffer that the trainer sets from the xi-quantile of all
@@ -101,11 +124,7 @@ class GlobalGate(nn.Module):
         self.register_buffer("threshold", torch.zeros((), device=device))
 
     def mask(self, saliency: Tensor) -> Tensor:
-        """True where a channel is kept, ``[B, H, C]``."""
         return saliency.detach().abs() >= self.threshold
-
-    def forward(self, saliency: Tensor) -> Tensor:
-        return saliency.where(self.mask(saliency), 0)
 
     def extra_repr(self) -> str:
         return "threshold=?" if self.threshold.is_meta else f"threshold={float(self.threshold):.4g}"

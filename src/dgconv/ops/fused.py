@@ -1,4 +1,4 @@
-"""Training on a GPU in few kernels: operations that torch would do in five to fifty launches each, in one to five.
+"""Running on a GPU in few kernels: operations that torch would do in five to fifty launches each, in one to five.
 
 A small network's training step is thousands of launches of a few microseconds each. Every function here has a plain
 form elsewhere that defines it; :func:`fits` tells when the fused one may stand in.
@@ -24,11 +24,11 @@ def fits(x: Tensor) -> bool:
     """
     mode = os.environ.get("DGCONV_TRITON", "")
     on_device = mode != "0" and (x.is_cuda or mode == "interpret")
-    return on_device and not torch.compiler.is_compiling() and _has_triton() and type(x) is Tensor
+    return on_device and not torch.compiler.is_compiling() and has_triton() and type(x) is Tensor
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
@@ -40,6 +40,10 @@ def batch_norm_relu(
     What uses x besides should use the second result: its gradient is then added where the norm's is written.
     """
     return _BatchNormReLU.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+def fits_grouped_conv3x3(x: Tensor) -> bool:
+    return x.shape[3] <= 256 and 0 < x.numel() < 2**31
 
 
 def grouped_conv3x3(x: Tensor, weight: Tensor, groups: int) -> Tensor:
@@ -54,23 +58,23 @@ def average_pool2x2(x: Tensor) -> Tensor:
 
 def saliency_gate(
     pooled: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Generator and gate of a dynamic layer, [B, C] to saliency and gates [B, H, C]; global with a ``threshold``."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Generator and gate, [B, C] to saliency, gates and mask [B, H, C]; the global gate with a ``threshold``."""
     return _SaliencyGate.apply(pooled, weight1, weight2, bias, keep, threshold)
 
 
 def dynamic_pointwise(
     x: Tensor, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """A whole dynamic layer of kernel size 1, ``x`` contiguous: its output and its saliency."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A whole dynamic layer of kernel size 1, ``x`` contiguous: its output, its saliency and its gate's mask."""
     return _DynamicPointwise.apply(_cast(x), weight, weight1, weight2, bias, keep, threshold)
 
 
 def dynamic_by_head(
     x: Tensor, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None,
     stride: Pair, padding: Pair, dilation: Pair,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """A whole dynamic layer of any kernel size, ``x`` in the channels-last format: its output and its saliency."""
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """A whole dynamic layer of any kernel size, ``x`` channels last: its output, its saliency and its gate's mask."""
     x, weight = _cast(x), _cast(weight)
     return _DynamicByHead.apply(x, weight, weight1, weight2, bias, keep, threshold, stride, padding, dilation)
 
@@ -140,10 +144,11 @@ class _SaliencyGate(torch.autograd.Function):
         ctx.save_for_backward(saliency, kept, hidden, pooled, weight1, weight2)
         ctx.signed = signed
         ctx.set_materialize_grads(False)
-        return saliency, gates
+        ctx.mark_non_differentiable(kept)
+        return saliency, gates, kept
 
     @staticmethod
-    def backward(ctx, grad_saliency, grad_gates):  # type: ignore[no-untyped-def]
+    def backward(ctx, grad_saliency, grad_gates, _):  # type: ignore[no-untyped-def]
         from .triton import saliency_gate as kernels
 
         return *kernels.backward(grad_gates, grad_saliency, *ctx.saved_tensors, ctx.signed), None, None
@@ -165,10 +170,11 @@ class _DynamicPointwise(torch.autograd.Function):
         ctx.save_for_backward(x, weight, gates, folded, saliency, kept, hidden, pooled, weight1, weight2)
         ctx.signed = signed
         ctx.set_materialize_grads(False)
-        return out.view(x.shape[0], -1, *x.shape[2:]), saliency
+        ctx.mark_non_differentiable(kept)
+        return out.view(x.shape[0], -1, *x.shape[2:]), saliency, kept
 
     @staticmethod
-    def backward(ctx, grad, grad_saliency):  # type: ignore[no-untyped-def]
+    def backward(ctx, grad, grad_saliency, _):  # type: ignore[no-untyped-def]
         from .triton import pointwise
         from .triton import saliency_gate as gate
 
@@ -198,10 +204,11 @@ class _DynamicByHead(torch.autograd.Function):
         ctx.save_for_backward(x, weight, gates, saliency, kept, hidden, pooled, weight1, weight2)
         ctx.signed, ctx.geometry = signed, (stride, padding, dilation, False, (0, 0), 1)
         ctx.set_materialize_grads(False)
-        return head_copies.interleave(parts), saliency
+        ctx.mark_non_differentiable(kept)
+        return head_copies.interleave(parts), saliency, kept
 
     @staticmethod
-    def backward(ctx, grad, grad_saliency):  # type: ignore[no-untyped-def]
+    def backward(ctx, grad, grad_saliency, _):  # type: ignore[no-untyped-def]
         from .triton import head_copies
         from .triton import saliency_gate as gate
 
