@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ops.compile_ahead import compiling_ahead
+
 WARM_UP = 3  # libraries choose their kernels and take their workspaces in the first calls
 
 
@@ -26,6 +28,9 @@ class CapturedCall:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
+            with compiling_ahead(stream.device):
+                function(*self.inputs)
+            _put_back(changes, kept)
             for _ in range(WARM_UP):
                 function(*self.inputs)
         torch.cuda.current_stream().wait_stream(stream)
@@ -33,9 +38,7 @@ class CapturedCall:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.result = function(*self.inputs)
-        with torch.no_grad():
-            for tensor, content in zip(changes, kept, strict=True):
-                tensor.copy_(content)
+        _put_back(changes, kept)
         torch.cuda.set_rng_state(random_state)
 
     def fits(self, inputs: tuple[Tensor, ...]) -> bool:
@@ -46,3 +49,9 @@ class CapturedCall:
             place.copy_(new)
         self.graph.replay()
         return self.result
+
+
+@torch.no_grad()
+def _put_back(tensors: list[Tensor], contents: list[Tensor]) -> None:
+    for tensor, content in zip(tensors, contents, strict=True):
+        tensor.copy_(content)
