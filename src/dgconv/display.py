@@ -16,6 +16,8 @@ from .analysis.summary import Summary
 from .train import EpochMetrics, Recipe
 from .train.recipe import Reported
 
+SLOW_START = 5.0  # seconds of a first step that are worth a line
+
 
 class TrainingDisplay:
     """A progress bar a network, with the figures of its last epoch; a line each tenth of the epochs."""
@@ -54,6 +56,12 @@ class TrainingDisplay:
             last="",
         )
 
+    def first_step(self, index: int, seconds: float, compiled: bool) -> None:
+        """What starting took, where it took something."""
+        if compiled or seconds > SLOW_START:
+            what = "compiled in" if compiled else "ready after"
+            self.progress.console.print(f"{self._name(index)}{what} {seconds:.1f} s, the first step included")
+
     def step(self, index: int, epoch: int, done: int, loss: float) -> None:
         epoch = min(epoch + 1, self.epochs[index])
         self.progress.update(self.tasks[index], completed=done, epoch=epoch, loss=loss)
@@ -64,24 +72,31 @@ class TrainingDisplay:
         if metrics.pruned_share is not None:
             last += f"  pruned {metrics.pruned_share:.3f}"
         last += f"  {metrics.images_per_second:,.0f} images/s"
+        if metrics.skipped_images:
+            last += f"  {metrics.skipped_images} corrupt skipped"
         task = self.tasks[index]
         done = (self.progress.tasks[task].total or 0) * metrics.epoch / epochs
         self.progress.update(task, completed=done, epoch=metrics.epoch, loss=metrics.train_loss, last=last)
         if metrics.epoch % max(1, epochs // 10) == 0 or metrics.epoch == epochs:
-            name = f"{self.names[index]}  " if len(self.epochs) > 1 else ""
             self.progress.console.print(
-                f"{name}epoch {metrics.epoch:>3}/{epochs}  loss {metrics.train_loss:.3f}  "
+                f"{self._name(index)}epoch {metrics.epoch:>3}/{epochs}  loss {metrics.train_loss:.3f}  "
                 f"learning rate {metrics.learning_rate:.4f}  {last}"
             )
 
+    def _name(self, index: int) -> str:
+        return f"{self.names[index]}  " if len(self.epochs) > 1 else ""
 
-def print_summary(console: Console, summary: Summary, folder: str) -> None:
+
+def print_summary(console: Console, summary: Summary, folder: str, skipped: int = 0) -> None:
+    """``skipped``: corrupt test images that were left out."""
     table = Table(title=f"{summary.model} on {summary.data}", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("")
     table.add_column("this network", justify="right")
     table.add_column("the same, dense", justify="right")
     table.add_column("saving", justify="right")
     table.add_row(f"top-1 error, {summary.test_images} test images", f"{summary.error:.2f} %")
+    if skipped:
+        table.add_row("test images skipped, corrupt", str(skipped))
     if summary.pruning_rate is not None:
         table.add_row("pruning rate, measured", f"{summary.pruning_rate:.4f}", f"{0:.4f}")
     for convention, macs in summary.macs.items():

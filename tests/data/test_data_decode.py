@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dgconv.data.corrupt import CorruptImages
 from dgconv.data.decode import FORMATS, decode, decode_all
 from dgconv.errors import UserError
 
@@ -66,15 +67,17 @@ def test_a_palette_becomes_rgb():
 
 def test_decodes_all_in_order(noise, encode):
     images = noise(5, height=4, width=6)
-    tensor = decode_all(Memory(*map(encode, images)), (6, 4))
-    assert tensor is not None
+    decoded = decode_all(Memory(*map(encode, images)), (6, 4), CorruptImages())
+    assert decoded is not None
+    tensor, rows = decoded
+    assert rows.tolist() == [0, 1, 2, 3, 4]
     assert np.array_equal(tensor.permute(0, 2, 3, 1), np.stack(images))
     assert tensor.is_contiguous()
 
 
 def test_decodes_none_when_a_size_differs(noise, encode):
     images = [*noise(3), *noise(1, height=9)]
-    assert decode_all(Memory(*map(encode, images)), (8, 8)) is None
+    assert decode_all(Memory(*map(encode, images)), (8, 8), CorruptImages()) is None
 
 
 @pytest.mark.parametrize("damage", [b"", b"GIF89a", b"\x89PNG\r\n\x1a\n????", b"\xff\xd8\xff", b"RIFF0000WEBPVP8L"])

@@ -5,6 +5,7 @@ import pytest
 from dgconv import create_model, dynamic_layers
 from dgconv.layers import keep_count
 from dgconv.train import cosine_learning_rate, pruning_ramp, set_progress
+from dgconv.train.schedule import GateSchedule
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,21 @@ def test_ramp_prunes_as_the_authors_code_does():
             ramped = round(channels * 0.75 * 1.5 * (progress - 1 / 12)) if inside else 0
             pruned = round(0.75 * channels) if progress >= 3 / 4 else ramped
             assert int(layer.gate.keep) == channels - pruned
+
+
+def test_a_gate_is_written_to_only_when_its_count_changes():
+    model = create_model("condensenet20_dgc")
+    schedule, other = GateSchedule(model), create_model("condensenet20_dgc")
+    (_, layer), *_ = dynamic_layers(model)
+    versions = set()
+    for step in range(1001):
+        schedule.move_to(step / 1000)
+        set_progress(other, step / 1000)
+        versions.add(layer.gate.keep._version)
+        assert [int(a.gate.keep) for _, a in dynamic_layers(model)] == [
+            int(b.gate.keep) for _, b in dynamic_layers(other)
+        ]
+    assert len(versions) == layer.in_channels - keep_count(layer.in_channels, 0.75) + 1
 
 
 def test_target_rate_holds_without_a_schedule():

@@ -1,6 +1,6 @@
 """What the rest of the library knows about data: two splits, their classes and their input size."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 RGB = tuple[float, float, float]
 Batch = tuple[Tensor, Tensor]  # images float32 [B, 3, H, W], normalised; labels int64 [B]
+OnSkip = Callable[[int], None]
 
 
 class Split(Protocol):
@@ -29,12 +30,17 @@ class Split(Protocol):
         device: torch.device | str = "cpu",
         start: int = 0,
         shard: tuple[int, int] = (0, 1),
+        on_skip: OnSkip | None = None,
     ) -> Iterator[Batch]:
         """One pass over the images, or from its batch number `start` on the rest of it.
 
         With `train`, shuffled and augmented by `generator`, without the last incomplete batch (a split
         smaller than one batch gives one short batch). Otherwise every image once, in order, untouched.
         With `shard` (i, n) only every n-th image of each batch, from the i-th on: the share of one process.
+
+        Corrupt images, where they are skipped at all, are told to `on_skip` by their number. They never change the
+        size of a training batch: one found on the way is replaced by the next good image of the split, with that
+        image's label. Evaluation leaves them out, so there a batch may be smaller.
         """
         ...
 

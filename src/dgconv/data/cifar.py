@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from .base import Data
+from .corrupt import CorruptImages
 from .parquet import load_parquet
 from .stats import CIFAR10, CIFAR100
 
@@ -11,13 +12,20 @@ SIDE = 32
 KNOWN = {"cifar10": (10, CIFAR10), "cifar100": (100, CIFAR100)}
 
 
-def load_cifar(name: str, root: Path, *, image_size: int | None = None, label_column: str | None = None) -> Data:
+def load_cifar(
+    name: str,
+    root: Path,
+    *,
+    image_size: int | None = None,
+    label_column: str | None = None,
+    corrupt: CorruptImages | None = None,
+) -> Data:
     """Checked to be what its name says, because its known mean and standard deviation belong to it alone."""
     otherwise = f"Use the data set 'parquet' for anything but {name} as published."
     if image_size not in (None, SIDE):
         raise UserError(f"image size {image_size} is not {SIDE}, the size of {name}. {otherwise}")
     count, stats = KNOWN[name]
-    data = load_parquet(name, root, label_column=label_column, stats=stats)
+    data = load_parquet(name, root, label_column=label_column, stats=stats, corrupt=corrupt)
     if len(data.classes) != count:
         raise UserError(f"{root} has {len(data.classes)} classes; {name} has {count}. {otherwise}")
     if data.input_size != (3, SIDE, SIDE):

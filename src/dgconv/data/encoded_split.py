@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError
-from .base import Batch
+from .base import Batch, OnSkip
+from .corrupt import CorruptImage, CorruptImages
 from .crops import central_view, random_view
-from .decode import Encoded, decode
+from .decode import Encoded, decode, none_readable
 from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
@@ -30,10 +31,12 @@ class EncodedSplit:
         *,
         image_size: int = IMAGE_SIZE,
         workers: int | None = None,
+        corrupt: CorruptImages | None = None,
     ) -> None:
         self.source, self.labels, self.stats = source, labels, stats
         self.image_size = image_size
         self.workers = default_workers() if workers is None else workers
+        self.corrupt = corrupt or CorruptImages()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,11 +54,13 @@ class EncodedSplit:
         device: torch.device | str = "cpu",
         start: int = 0,
         shard: tuple[int, int] = (0, 1),
+        on_skip: OnSkip | None = None,
     ) -> Iterator[Batch]:
         """See `Split.batches`."""
         order = epoch_order(len(self), batch_size, train=train, generator=generator)
         seed = int(draw(2**63 - 1, (1,), generator)) if train else None
-        epoch = _Epoch(self.source, self.labels, self.image_size, batches_of(order, batch_size, start, shard), seed)
+        chosen = batches_of(order, batch_size, start, shard)
+        epoch = _Epoch(self.source, self.labels, self.image_size, chosen, seed, self.corrupt.skip)
         loader = DataLoader(
             epoch,
             batch_size=None,  # an item of the epoch is a batch already
@@ -67,37 +72,70 @@ class EncodedSplit:
         for batch in loader:
             if isinstance(batch, UserError):
                 raise batch
-            images, labels = (part.to(device, non_blocking=True) for part in batch)
-            yield normalise(images), labels
+            for error in batch[2]:
+                self.corrupt.meet(error)
+            if batch[2] and on_skip:
+                on_skip(len(batch[2]))
+            images, labels = (part.to(device, non_blocking=True) for part in batch[:2])
+            if len(labels):
+                yield normalise(images), labels
 
 
-class _Epoch(Dataset[Batch | UserError]):
+ReadBatch = tuple[Tensor, Tensor, list[CorruptImage]]
+
+
+class _Epoch(Dataset[ReadBatch | UserError]):
     """The batches of one pass, as uint8 pixels: a quarter of the bytes to send between processes.
 
-    A worker's exception would reach the user wrapped in a traceback of the worker's, so mistakes of the
-    user's are returned instead.
+    With each batch come the errors of its images that were skipped. A worker's exception would reach the user
+    wrapped in a traceback of the worker's, so mistakes of the user's are returned instead.
     """
 
-    def __init__(self, source: Encoded, labels: Tensor, size: int, batches: list[Tensor], seed: int | None) -> None:
-        self.source, self.labels, self.size, self.batches, self.seed = source, labels, size, batches, seed
+    def __init__(
+        self, source: Encoded, labels: Tensor, size: int, batches: list[Tensor], seed: int | None, skip: bool
+    ) -> None:
+        self.source, self.labels, self.size, self.batches = source, labels, size, batches
+        self.seed, self.skip = seed, skip
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __getitem__(self, number: int) -> Batch | UserError:
-        chosen = self.batches[number]
+    def __getitem__(self, number: int) -> ReadBatch | UserError:
+        pixels = np.empty((len(self.batches[number]), self.size, self.size, 3), np.uint8)
+        used: list[int] = []
+        skipped: list[CorruptImage] = []
         try:
-            pixels = np.stack([self._view(index) for index in chosen.tolist()])
+            for index in self.batches[number].tolist():
+                try:
+                    pixels[len(used)] = self._view(index, index)
+                except CorruptImage as error:
+                    if not self.skip:
+                        raise
+                    skipped.append(error)
+                    if self.seed is None:
+                        continue
+                    pixels[len(used)], index = self._replacement(index)
+                used.append(index)
         except UserError as error:
             return error
-        return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), self.labels[chosen]
+        images = torch.from_numpy(pixels[: len(used)]).permute(0, 3, 1, 2).contiguous()
+        return images, self.labels[used], skipped
 
-    def _view(self, index: int) -> np.ndarray:
-        """Random by the seed of the pass and the image alone, so the number of workers changes nothing."""
+    def _replacement(self, corrupt: int) -> tuple[np.ndarray, int]:
+        """The next good image of the split, which depends on nothing else, and its index."""
+        for index in (*range(corrupt + 1, len(self.source)), *range(corrupt)):
+            try:
+                return self._view(index, corrupt), index
+            except CorruptImage:  # is told of where it is itself in a batch
+                continue
+        raise none_readable(self.source)
+
+    def _view(self, index: int, place: int) -> np.ndarray:
+        """Random by the seed of the pass and the image's place alone, so the number of workers changes nothing."""
         image = decode(self.source, index)
         if self.seed is None:
             return np.asarray(central_view(image, self.size))
-        return np.asarray(random_view(image, self.size, np.random.default_rng((self.seed, index))))
+        return np.asarray(random_view(image, self.size, np.random.default_rng((self.seed, place))))
 
 
 def default_workers() -> int:

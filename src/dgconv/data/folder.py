@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from .base import Data
+from .corrupt import CorruptImages
 from .encoded_split import IMAGE_SIZE, EncodedSplit
 from .look import not_found, require_folder, subfolders
 from .stats import IMAGENET
@@ -38,7 +39,13 @@ class Files:
         return Path(os.fsdecode(self.paths[index].as_py()))
 
 
-def load_folder(root: Path, *, image_size: int | None = None, workers: int | None = None) -> Data:
+def load_folder(
+    root: Path,
+    *,
+    image_size: int | None = None,
+    workers: int | None = None,
+    corrupt: CorruptImages | None = None,
+) -> Data:
     """The classes are the folders in train/; the test split is in test/, val/ or validation/."""
     require_folder(root, NEEDS)
     train_root = root / "train"
@@ -51,7 +58,7 @@ def load_folder(root: Path, *, image_size: int | None = None, workers: int | Non
     classes = [folder.name for folder in subfolders(train_root)]
     size = image_size or IMAGE_SIZE
     train, test = (
-        EncodedSplit(*_read_split(folder, classes), IMAGENET, image_size=size, workers=workers)
+        EncodedSplit(*_read_split(folder, classes), IMAGENET, image_size=size, workers=workers, corrupt=corrupt)
         for folder in (train_root, test_root)
     )
     return Data("folder", train, test, classes, (3, size, size), *IMAGENET)

@@ -6,6 +6,7 @@ from ..errors import UserError, unknown_name
 from . import folder, shards
 from .base import Data
 from .cifar import load_cifar
+from .corrupt import CorruptImages
 from .digits import load_digits
 from .folder import load_folder
 from .parquet import load_parquet
@@ -31,12 +32,14 @@ def load_data(
     image_size: int | None = None,
     label_column: str | None = None,
     workers: int | None = None,
+    skip_corrupt_images: bool = False,
 ) -> Data:
     """Load a data set by name.
 
     `data_dir` is its folder (the embedded digits have none); `image_size` overrules its usual input size;
     `label_column` chooses among several labels in Parquet files; `workers` processes decode large images
-    (None: one a core, at most 8; 0: none).
+    (None: one a core, at most 8; 0: none). A corrupt image is an error that names it or, with
+    `skip_corrupt_images`, a warning that does, and then the image is skipped as `Split.batches` says.
     """
     if name not in NEEDED_FOLDER:
         raise unknown_name("data set", name, list_data())
@@ -52,8 +55,11 @@ def load_data(
     if data_dir is None:
         raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {NEEDED_FOLDER[name]}.")
     root = Path(data_dir).expanduser()
+    corrupt = CorruptImages(skip_corrupt_images)
     if name == "folder":
-        return load_folder(root, image_size=image_size, workers=workers)
+        return load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
     if name == "parquet":
-        return load_parquet(name, root, image_size=image_size, label_column=label_column, workers=workers)
-    return load_cifar(name, root, image_size=image_size, label_column=label_column)
+        return load_parquet(
+            name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt
+        )
+    return load_cifar(name, root, image_size=image_size, label_column=label_column, corrupt=corrupt)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from .base import Data
 from .columns import find_columns
-from .decode import decode, decode_all
+from .corrupt import CorruptImages
+from .decode import decode_all, first_size
 from .encoded_split import IMAGE_SIZE, EncodedSplit
 from .rows import Rows, read_rows, read_schema
 from .shards import find_shards
@@ -25,8 +26,10 @@ def load_parquet(
     label_column: str | None = None,
     workers: int | None = None,
     stats: Stats | None = None,
+    corrupt: CorruptImages | None = None,
 ) -> Data:
     """Small images all of one size are kept in memory, unless `image_size` differs; others are streamed."""
+    corrupt = corrupt or CorruptImages()
     train_files, test_files = find_shards(root)
     columns = find_columns(read_schema(train_files[0]), train_files[0], label_column)
     train_rows, train_labels = read_rows(train_files, columns)
@@ -34,15 +37,14 @@ def load_parquet(
         columns = replace(columns, classes=[str(number) for number in range(int(train_labels.max()) + 1)])
     test_rows, test_labels = read_rows(test_files, columns)
 
-    if decoded := _decode_small(train_rows, test_rows, image_size):
-        train_images, test_images = decoded
+    if decoded := _decode_small(train_rows, test_rows, image_size, corrupt):
+        train_images = decoded[0][0]
         stats = stats or measure(train_images)
         height, width = train_images.shape[-2:]
-        pad = min(height, width) // 8  # 4 for the usual 32
         return Data(
             name,
-            TensorSplit(train_images, train_labels, stats, pad=pad, flip=True),
-            TensorSplit(test_images, test_labels, stats, pad=pad, flip=True),
+            _held(decoded[0], train_labels, stats),
+            _held(decoded[1], test_labels, stats),
             columns.classes,
             (3, height, width),
             *stats,
@@ -51,19 +53,30 @@ def load_parquet(
     size = image_size or IMAGE_SIZE
     return Data(
         name,
-        EncodedSplit(train_rows, train_labels, stats, image_size=size, workers=workers),
-        EncodedSplit(test_rows, test_labels, stats, image_size=size, workers=workers),
+        EncodedSplit(train_rows, train_labels, stats, image_size=size, workers=workers, corrupt=corrupt),
+        EncodedSplit(test_rows, test_labels, stats, image_size=size, workers=workers, corrupt=corrupt),
         columns.classes,
         (3, size, size),
         *stats,
     )
 
 
-def _decode_small(train: Rows, test: Rows, image_size: int | None) -> tuple[Tensor, Tensor] | None:
+Decoded = tuple[Tensor, Tensor]  # images, and the rows they are from
+
+
+def _decode_small(
+    train: Rows, test: Rows, image_size: int | None, corrupt: CorruptImages
+) -> tuple[Decoded, Decoded] | None:
     """All images, if they are small and all of one size, which is the one asked for."""
-    size = decode(train, 0).size
+    size = first_size(train, corrupt)
     wanted = (image_size, image_size) if image_size else size
     if max(size) > SMALL or size != wanted:
         return None
-    train_images, test_images = decode_all(train, size), decode_all(test, size)
+    train_images, test_images = decode_all(train, size, corrupt), decode_all(test, size, corrupt)
     return None if train_images is None or test_images is None else (train_images, test_images)
+
+
+def _held(decoded: Decoded, labels: Tensor, stats: Stats) -> TensorSplit:
+    images, rows = decoded
+    pad = min(images.shape[-2:]) // 8  # 4 for the usual 32
+    return TensorSplit(images, labels[rows], stats, pad=pad, flip=True, skipped=len(labels) - len(rows))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from .augment import mirror, shift
-from .base import Batch
+from .base import Batch, OnSkip
 from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
@@ -19,14 +19,16 @@ class TensorSplit:
     """Images uint8 [N, 3, H, W] and labels int64 [N].
 
     Training crops out of `pad` black pixels around the image and, with `flip`, mirrors half of the images.
+    `skipped` corrupt images were left out beforehand; every pass tells of them.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor, stats: Stats, *, pad: int, flip: bool) -> None:
+    def __init__(self, images: Tensor, labels: Tensor, stats: Stats, *, pad: int, flip: bool, skipped: int = 0) -> None:
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3 or not len(images):
             raise UserError(f"images are {images.dtype} {list(images.shape)}; give torch.uint8 [N, 3, H, W], N > 0.")
         if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
             raise UserError(f"labels are {labels.dtype} {list(labels.shape)}; give torch.int64 [{len(images)}].")
         self.images, self.labels, self.stats, self.pad, self.flip = images, labels, stats, pad, flip
+        self.skipped = skipped
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,7 +36,7 @@ class TensorSplit:
     def to(self, device: torch.device | str) -> Self:
         """The same split kept on `device`, which spares `batches` the copy at the start of each pass."""
         images, labels = self.images.to(device), self.labels.to(device)
-        return type(self)(images, labels, self.stats, pad=self.pad, flip=self.flip)
+        return type(self)(images, labels, self.stats, pad=self.pad, flip=self.flip, skipped=self.skipped)
 
     def batches(
         self,
@@ -45,6 +47,7 @@ class TensorSplit:
         device: torch.device | str = "cpu",
         start: int = 0,
         shard: tuple[int, int] = (0, 1),
+        on_skip: OnSkip | None = None,
     ) -> Iterator[Batch]:
         """See `Split.batches`.
 
@@ -59,6 +62,8 @@ class TensorSplit:
             flipped = draw(2, (len(self),), generator).bool().to(device) & self.flip
 
         batches = batches_of(order, batch_size, start, shard)
+        if on_skip and self.skipped and start == 0 and shard[0] == 0:  # once for all processes
+            on_skip(self.skipped)
         together = max(1, GROUP // batch_size)
         for first in range(0, len(batches), together):
             group = batches[first : first + together]

@@ -25,6 +25,7 @@ class Position:
     seen: int = 0
     loss_sum: float = 0.0
     wrong: int = 0
+    skipped: int = 0
     seconds: float = 0.0
     best_error: float | None = None
 
@@ -82,8 +83,11 @@ def restore_random_states(states: dict[str, Tensor], device: torch.device) -> No
 
 
 def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What another recipe would change about a run; where its data lies is not part of it."""
-    free = {"data_dir", "workers", "name", "checkpoint_minutes"}
+    """What another recipe would change about a run; where its data lies is not part of it.
+
+    Nor is what happens to corrupt images: a run that one of them stopped can go on without it.
+    """
+    free = {"data_dir", "workers", "skip_corrupt_images", "name", "checkpoint_minutes"}
     old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
     new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}
     keys = sorted((old.keys() | new.keys()) - free)

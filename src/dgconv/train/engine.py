@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -48,6 +49,8 @@ class Watcher(Protocol):
 
     def start(self, index: int, name: str, steps: int, done: int) -> None: ...
 
+    def first_step(self, index: int, seconds: float, compiled: bool) -> None: ...
+
     def step(self, index: int, epoch: int, done: int, loss: float) -> None: ...
 
     def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
@@ -57,6 +60,8 @@ class Silent:
     """Watches nothing."""
 
     def start(self, index: int, name: str, steps: int, done: int) -> None: ...
+
+    def first_step(self, index: int, seconds: float, compiled: bool) -> None: ...
 
     def step(self, index: int, epoch: int, done: int, loss: float) -> None: ...
 
@@ -119,6 +124,7 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
         watcher.start(number, run.recipe.title, run.steps_per_epoch * run.recipe.epochs, run.steps_done)
     saved = looked = time.monotonic()
     count = 0
+    started: set[int] = set()
     while under_way:
         count += 1
         now = time.monotonic()
@@ -135,6 +141,9 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
                 except StopIteration:
                     del under_way[number]
                     continue
+                if number not in started and run.first_step_seconds is not None:
+                    started.add(number)
+                    watcher.first_step(number, run.first_step_seconds, run.recipe.compile)
                 if metrics:
                     watcher.epoch(number, metrics)
                 elif save:
@@ -176,9 +185,16 @@ def _checkpoint_for(folder: Path, resuming: bool) -> Checkpoint | None:
 
 def _prepare_device(device: torch.device) -> None:
     if device.type == "cuda":
+        threading.Thread(target=_wake_up, args=(device,), daemon=True).start()
         torch.set_float32_matmul_precision("high")  # TF32
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
+
+
+def _wake_up(device: torch.device) -> None:
+    """Seconds that a run would else begin with, spent while the data is read."""
+    torch.zeros((), device=device)  # makes the driver's context
+    import_module("torch._dynamo")  # as every optimizer does
 
 
 class _Loader:
@@ -189,7 +205,7 @@ class _Loader:
         self.loaded: dict[object, Data] = {}
 
     def __call__(self, recipe: Recipe) -> Data:
-        key = (recipe.data, recipe.data_dir, recipe.image_size, recipe.label_column)
+        key = (recipe.data, recipe.data_dir, recipe.image_size, recipe.label_column, recipe.skip_corrupt_images)
         if key not in self.loaded:
             data = recipe.load_data()
             self.loaded[key] = data.to(self.device) if self.device.type == "cuda" else data

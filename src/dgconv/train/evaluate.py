@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import Split
+from ..errors import UserError
 from ..layers.select import dynamic_layers
 from .distributed import rank, sum_over_ranks, world_size
 from .graphs import CapturedCall
@@ -18,11 +19,12 @@ from .graphs import CapturedCall
 class Evaluation:
     """Errors are in percent."""
 
-    images: int
+    images: int  # without those that were skipped
     loss: float
     error: float
     error_top5: float
     pruned_share: float | None  # measured; None for a network without dynamic layers
+    skipped: int = 0  # corrupt images
 
 
 class Evaluator:
@@ -51,7 +53,11 @@ class Evaluator:
         self.model.eval()
         self.gates.zero_()
         seen, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, wrong, wrong among five
-        for x, target in split.batches(batch_size, train=False, device=self.device, shard=(rank(), world_size())):
+        skipped: list[int] = []
+        batches = split.batches(
+            batch_size, train=False, device=self.device, shard=(rank(), world_size()), on_skip=skipped.append
+        )
+        for x, target in batches:
             logits = self._forward(x)
             five = logits.topk(min(5, logits.shape[1]), dim=1).indices  # the first of them is the answer
             seen += len(target)
@@ -63,7 +69,9 @@ class Evaluator:
                 ]
             ).double()
         self.model.train(was_training)
-        images = int(sum_over_ranks(torch.tensor(seen, device=self.device)))
+        images, left_out = sum_over_ranks(torch.tensor([seen, sum(skipped)], device=self.device)).tolist()
+        if not images:
+            raise UserError(f"all {left_out} images to evaluate on are corrupt; restore at least some of them")
         loss, wrong, wrong5 = sum_over_ranks(sums).tolist()
         closed, seen = sum_over_ranks(self.gates.clone()).tolist()
         return Evaluation(
@@ -72,6 +80,7 @@ class Evaluator:
             error=100 * wrong / images,
             error_top5=100 * wrong5 / images,
             pruned_share=closed / seen if self.has_gates else None,
+            skipped=left_out,
         )
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -96,17 +105,19 @@ class Evaluator:
 def counting_gates(model: nn.Module, count: Tensor) -> Iterator[None]:
     """Adds to ``count`` the gates that close and the gates there are, while the model runs."""
 
-    def watch(gate: nn.Module, args: tuple[Tensor], _: Tensor) -> None:
-        mask: Tensor = gate.mask(args[0])  # type: ignore[operator]
-        count[0] += (~mask).sum()
+    def add(mask: Tensor) -> None:
+        count[0] += mask.numel() - mask.sum()
         count[1] += mask.numel()
 
-    handles = [layer.gate.register_forward_hook(watch) for _, layer in dynamic_layers(model)]
+    gates = [layer.gate for _, layer in dynamic_layers(model)]
+    before = [gate.observer for gate in gates]
+    for gate in gates:
+        gate.observer = add
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        for gate, observer in zip(gates, before, strict=True):
+            gate.observer = observer
 
 
 def evaluate(model: nn.Module, split: Split, batch_size: int = 1000, device: torch.device | str = "cpu") -> Evaluation:

@@ -53,6 +53,8 @@ class Recipe:
     """Column to take the labels from, in Parquet files that have several."""
     workers: int | None = None
     """Processes that decode large images; default one a core, at most 8."""
+    skip_corrupt_images: bool = False
+    """Name corrupt images in a warning and go on without them, instead of stopping at the first."""
 
     pruning_rate: float | None = None
     """Share of the input channels each head leaves out at the end; default as reported for the model."""
@@ -134,6 +136,7 @@ class Recipe:
             image_size=self.image_size,
             label_column=self.label_column,
             workers=self.workers,
+            skip_corrupt_images=self.skip_corrupt_images,
         )
 
     @staticmethod

@@ -30,7 +30,7 @@ from .graphs import CapturedCall
 from .logs import RunLog
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .recipe import Recipe
-from .schedule import cosine_learning_rate, pruning_ramp, set_progress
+from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
 from .threshold import GlobalThreshold
 from .writer import BackgroundWriter
 
@@ -54,6 +54,8 @@ class EpochMetrics:
     threshold: float | None
     images_per_second: float
     seconds: float
+    skipped_images: int | None = None  # corrupt ones, of training and test together; None where they are an error
+    first_step_seconds: float | None = None  # of a start: compiling and capturing included; None in later epochs
 
 
 class Run:
@@ -77,6 +79,7 @@ class Run:
         if recipe.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.optimizer = self._make_optimizer()
+        self.gates = GateSchedule(self.model)
         self.threshold = GlobalThreshold(self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every)
         default_angle = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
         self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
@@ -84,9 +87,12 @@ class Run:
         self.evaluation: Evaluation
         self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
         self.position = Position()
-        self.sums = torch.zeros(2, dtype=torch.float64, device=device)  # loss and wrong answers of the epoch under way
+        self.epoch_started = 0.0
+        self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the epoch: loss, wrong answers, skipped
         self.writer = BackgroundWriter()
         self.environment = describe_environment(device)
+        self.first_step_seconds: float | None = None
+        self.in_first_epoch = True  # since this start
         self.captured: CapturedCall | None = None
         self.batch: tuple[Tensor, Tensor] | None = None
         if resume_from:
@@ -106,7 +112,7 @@ class Run:
 
     def _epoch(self) -> Iterator[EpochMetrics | None]:
         position, recipe = self.position, self.recipe
-        start = time.perf_counter() - position.seconds
+        self.epoch_started = time.perf_counter() - position.seconds
         batches = self.data.train.batches(
             recipe.batch_size,
             train=True,
@@ -114,26 +120,27 @@ class Run:
             device=self.device,
             start=position.step,
             shard=(rank(), world_size()),
+            on_skip=self._count_skipped,
         )
         self.model.train()
         for batch in batches:
             self._schedule(self._progress())
-            saliencies = self._step(*batch)
+            saliencies = self._step(*batch) if self.first_step_seconds is not None else self._first_step(*batch)
             if self.threshold.wants(position.epoch, position.step, self.steps_per_epoch):
                 self.threshold.add(saliencies)
             position.step += 1
             position.seen += len(batch[1]) * world_size()
-            position.seconds = time.perf_counter() - start
+            position.seconds = time.perf_counter() - self.epoch_started
             yield None
         yield self._finish_epoch()
 
     def _finish_epoch(self) -> EpochMetrics:
         position, recipe = self.position, self.recipe
-        self.check_finite()
-        loss_sum, wrong = sum_over_ranks(self.sums.clone()).tolist()
-        trained = position.seconds
+        self.check_finite()  # waits until the device has done all steps, which so far were only queued
+        trained = time.perf_counter() - self.epoch_started
+        loss_sum, wrong, skipped = sum_over_ranks(self.sums.clone()).tolist()
         progress = (position.epoch + 1) / recipe.epochs
-        set_progress(self.model, progress)
+        self.gates.move_to(progress)
         threshold = self.threshold.update(progress)
         started = time.perf_counter()
         self.evaluation = self._evaluate()
@@ -150,7 +157,10 @@ class Run:
             threshold=threshold,
             images_per_second=position.seen / trained,
             seconds=trained + time.perf_counter() - started,
+            skipped_images=int(skipped) + self.evaluation.skipped if recipe.skip_corrupt_images else None,
+            first_step_seconds=self.first_step_seconds if self.in_first_epoch else None,
         )
+        self.in_first_epoch = False
         is_best = position.best_error is None or metrics.test_error < position.best_error
         self.position = Position(
             epoch=position.epoch + 1, best_error=metrics.test_error if is_best else position.best_error
@@ -177,7 +187,19 @@ class Run:
             save_weights(self.folder / BEST, checkpoint.part("model"))
         save_checkpoint(self.folder, checkpoint)
 
+    def _count_skipped(self, images: int) -> None:
+        self.sums[2] += images
+
     # -- one step ------------------------------------------------------------------------------------------------
+
+    def _first_step(self, x: Tensor, target: Tensor) -> list[Tensor]:
+        """Timed, because it does what is done once: compiles kernels and captures the graph."""
+        started = time.perf_counter()
+        saliencies = self._step(x, target)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.first_step_seconds = time.perf_counter() - started
+        return saliencies
 
     def _step(self, x: Tensor, target: Tensor) -> list[Tensor]:
         """Train on one batch; the saliencies it gave, to be used before the next step."""
@@ -210,7 +232,7 @@ class Run:
         total.backward()
         self.optimizer.step()
         wrong = (logits.argmax(1) != target).sum()
-        self.sums += torch.stack([loss.detach() * len(target), wrong]).double()
+        self.sums[:2] += torch.stack([loss.detach() * len(target), wrong]).double()
         return [saliency.detach() for saliency in saliencies]
 
     def _schedule(self, progress: float) -> None:
@@ -220,7 +242,7 @@ class Run:
                 group["lr"].fill_(rate)  # a captured graph reads it there
             else:
                 group["lr"] = rate
-        set_progress(self.model, progress)
+        self.gates.move_to(progress)
 
     def _progress(self, ahead: int = 0) -> float:
         """Of the next step, or of one before or after it."""
@@ -290,11 +312,12 @@ class Run:
 
     def _checkpoint(self) -> Checkpoint | None:
         """Of this moment; None on all ranks but the first."""
-        loss_sum, wrong = sum_over_ranks(self.sums.clone()).tolist()
+        loss_sum, wrong, skipped = sum_over_ranks(self.sums.clone()).tolist()
         library = [gather_over_ranks(values) for values in self.threshold.library]
         if rank() != 0:
             return None
-        position = Position(**{**asdict(self.position), "loss_sum": loss_sum, "wrong": int(wrong)})
+        sums = {"loss_sum": loss_sum, "wrong": int(wrong), "skipped": int(skipped)}
+        position = Position(**{**asdict(self.position), **sums})
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
             "momentum": self._momenta(),
@@ -317,7 +340,9 @@ class Run:
         restore_random_states(checkpoint.part("random"), self.device)
         self.position = checkpoint.position
         if rank() == 0:  # the sums are those of all ranks together
-            self.sums.copy_(torch.tensor([self.position.loss_sum, self.position.wrong], dtype=torch.float64))
+            position = self.position
+            sums = [position.loss_sum, position.wrong, position.skipped]
+            self.sums.copy_(torch.tensor(sums, dtype=torch.float64))
         library = checkpoint.part("library")  # and so are these, of which each rank takes its share
         self.threshold.library = [
             library[key][rank() :: world_size()].to(self.device) for key in sorted(library, key=int)

@@ -21,8 +21,25 @@ def cosine_learning_rate(base: float, progress: float) -> float:
     return base * 0.5 * (1 + math.cos(math.pi * progress))
 
 
+class GateSchedule:
+    """Moves every head-wise gate to where the schedule is. Global gates follow their threshold instead.
+
+    A gate is written to only when its count changes: on a GPU every write is a kernel, and most steps change nothing.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, HeadGate)]
+        self.written = [0] * len(self.layers)  # no gate keeps 0
+
+    def move_to(self, progress: float) -> None:
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer.gate, HeadGate)
+            keep = layer.gate.count_at(layer.pruning_rate * pruning_ramp(progress))
+            if keep != self.written[index]:
+                layer.gate.keep.fill_(keep)
+                self.written[index] = keep
+
+
 def set_progress(model: nn.Module, progress: float) -> None:
-    """Move every head-wise gate to where the schedule is. Global gates follow their threshold instead."""
-    for _, layer in dynamic_layers(model):
-        if isinstance(layer.gate, HeadGate):
-            layer.gate.set_rate(layer.pruning_rate * pruning_ramp(progress))
+    """Move every head-wise gate of a network to where the schedule is; see :class:`GateSchedule`."""
+    GateSchedule(model).move_to(progress)
