@@ -1,24 +1,22 @@
 """The command line. Each command is a few lines over the library; wrong use exits with 2 and no traceback."""
 
-import json as json_format
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
+from .cli_deploy import bench, export
+from .cli_output import console, show, show_each
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
 from .train.recipe import list_recipes, load_recipe, reported_of
 from .train_arguments import TrainArguments, TrainRequest, parse_train, run_folders
-
-console = Console(width=None if sys.stdout.isatty() else 120)
-T = TypeVar("T")
 
 
 def train(request: TrainRequest) -> None:
@@ -56,7 +54,7 @@ def _print_plans(recipes: list[Recipe], json: bool) -> None:
     from .display import print_plan
 
     plans = [plan_training(recipe) for recipe in recipes]
-    _show_each(plans, json, lambda plan: plan.to_dict(), lambda plan: print_plan(console, plan))
+    show_each(plans, json, lambda plan: plan.to_dict(), lambda plan: print_plan(console, plan))
 
 
 def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
@@ -89,15 +87,18 @@ def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
         }
         for recipe, reported, cost, agreement in rows
     ]
-    _show(listing, json, lambda _: print_recipes(console, rows))
+    show(listing, json, lambda _: print_recipes(console, rows))
 
 
-def eval(run: Positional[Path], data_dir: str | None = None, json: bool = False) -> None:
+def eval(
+    run: Positional[Path], data_dir: str | None = None, skip_corrupt_images: bool = False, json: bool = False
+) -> None:
     """Evaluate a run on the test images of its data set: error, MACs and the measured pruning rate.
 
     Args:
         run: Run folder.
         data_dir: Folder of the data set, if it is no longer where it was.
+        skip_corrupt_images: Leave corrupt images out; a run that was trained so does it anyway.
         json: Print JSON instead of a table.
     """
     from .models import load_model
@@ -105,6 +106,7 @@ def eval(run: Positional[Path], data_dir: str | None = None, json: bool = False)
     recipe = Recipe.of_run(run)
     if recipe is None:
         raise UserError(f"{run} was not trained here, so its data set is not known")
+    recipe = replace(recipe, skip_corrupt_images=recipe.skip_corrupt_images or skip_corrupt_images)
     device = _device()
     model, data = load_model(run, device), recipe.load_data(data_dir)
     _show_results([Result(model, data, evaluate(model, data.test, device=device), run)], device, json)
@@ -142,7 +144,7 @@ def macs(
 
     if paper:
         rows = compare_with_paper()
-        _show([row.to_dict() for row in rows], json, lambda _: print_paper_comparison(console, rows))
+        show([row.to_dict() for row in rows], json, lambda _: print_paper_comparison(console, rows))
         return
     if not model:
         raise UserError("name a model or a run folder, or use --paper. 'dgconv models' lists the models")
@@ -154,7 +156,7 @@ def macs(
         options: dict[str, Any] = {"pruning_rate": pruning_rate, "heads": heads, "groups": groups}
         network = create_model(model, num_classes=num_classes, **options)
     count = count_macs(network, input_size, convention, images)
-    _show(count.to_dict(), json, lambda _: print_macs(console, model, count))
+    show(count.to_dict(), json, lambda _: print_macs(console, model, count))
 
 
 def models(pattern: Positional[str] = "*", json: bool = False) -> None:
@@ -169,7 +171,7 @@ def models(pattern: Positional[str] = "*", json: bool = False) -> None:
     names = list_models(pattern)
     if not names:
         raise UserError(f"no model matches {pattern!r}. Known: {', '.join(list_models())}")
-    _show(names, json, lambda _: console.print("\n".join(names)))
+    show(names, json, lambda _: console.print("\n".join(names)))
 
 
 def import_authors(
@@ -192,7 +194,7 @@ def import_authors(
         raise UserError(f"{out} exists and is not an empty folder; name another one")
     model = import_authors_checkpoint(file, stem=stem)
     save_model(out, model, imported_from=file.name)
-    _show(model.config, json, lambda _: console.print(f"{file} -> {out}: {model.config}", soft_wrap=True))
+    show(model.config, json, lambda _: console.print(f"{file} -> {out}: {model.config}", soft_wrap=True))
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -204,6 +206,8 @@ def main(args: Sequence[str] | None = None) -> None:
         "macs": macs,
         "models": models,
         "import-authors": import_authors,
+        "export": export,
+        "bench": bench,
     }
     try:
         if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe
@@ -242,33 +246,16 @@ def _show_results(results: Sequence[Result], device: str, json: bool) -> None:
     from .analysis.summary import Summary, summarize
     from .display import print_summary
 
-    def summary_of(result: Result) -> tuple[Summary, str]:
+    def summary_of(result: Result) -> tuple[Summary, str, int]:
         evaluation = result.evaluation
         summary = summarize(
             result.model, result.data, error=evaluation.error, pruning_rate=evaluation.pruned_share, device=device
         )
-        return summary, str(result.folder)
+        return replace(summary, test_images=evaluation.images), str(result.folder), evaluation.skipped
 
-    _show_each(
+    show_each(
         [summary_of(result) for result in results],
         json,
-        lambda shown: {"run": shown[1], **shown[0].to_dict()},
+        lambda shown: {"run": shown[1], **shown[0].to_dict(), **({"skipped_images": shown[2]} if shown[2] else {})},
         lambda shown: print_summary(console, *shown),
     )
-
-
-def _show_each(items: Sequence[T], as_json: bool, to_json: Callable[[T], Any], show: Callable[[T], None]) -> None:
-    """Several in a row; as JSON one object, or a list if there are several."""
-    if as_json:
-        values = [to_json(item) for item in items]
-        print(json_format.dumps(values if len(values) > 1 else values[0], indent=2))
-    else:
-        for item in items:
-            show(item)
-
-
-def _show(value: Any, as_json: bool, show: Callable[[Any], Any]) -> None:
-    if as_json:
-        print(json_format.dumps(value, indent=2))
-    else:
-        show(value)

@@ -1,0 +1,58 @@
+"""A picture of a benchmark: a bar for each form, a panel for each batch size and number of threads."""
+
+from pathlib import Path
+
+from ..errors import UserError
+from .bench import Bench, Measurement
+from .bench_forms import Kind
+
+COLOURS: dict[Kind, str] = {"dense": "#0072B2", "sgc": "#E69F00", "dgc": "#009E73"}  # told apart by colour-blind eyes
+LABELS: dict[Kind, str] = {"dense": "dense", "sgc": "SGC", "dgc": "DGC"}
+SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def check_picture(file: Path) -> None:
+    """Before anything is measured: whether a picture can be drawn into this file."""
+    if file.suffix not in SUFFIXES:
+        raise UserError(f"{file}: a picture must end in one of {', '.join(SUFFIXES)}")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError('a picture needs matplotlib, which is not installed: pip install "dgconv[figures]"') from None
+
+
+def draw_bench(bench: Bench, file: Path) -> None:
+    check_picture(file)
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    batch_sizes = list(dict.fromkeys(measurement.batch_size for measurement in bench.measurements))
+    threads = list(dict.fromkeys(measurement.threads for measurement in bench.measurements))
+    bars = max(len(measurement.rows) for measurement in bench.measurements)
+    figure = Figure(figsize=(5.5 * len(threads), (0.32 * bars + 0.9) * len(batch_sizes) + 0.8), layout="constrained")
+    panels = figure.subplots(len(batch_sizes), len(threads), squeeze=False)
+    for measurement in bench.measurements:
+        panel: Axes = panels[batch_sizes.index(measurement.batch_size), threads.index(measurement.threads)]
+        _draw_panel(panel, measurement)
+    size = "x".join(map(str, bench.input_size))
+    machine = f"{bench.machine['hardware']}, torch {bench.machine['torch']}, {bench.machine['date']}"
+    figure.suptitle(f"{bench.model}, {size}, pruning rate {bench.pruning_rate:.3g}\n{machine}", fontsize=9)
+    figure.savefig(file)
+
+
+def _draw_panel(panel: "Axes", measurement: Measurement) -> None:  # type: ignore[name-defined]  # noqa: F821
+    rows = [row for row in measurement.rows if row.median is not None and row.quartiles is not None]
+    medians = [1e3 * (row.median or 0) for row in rows]
+    spread = [
+        [median - 1e3 * row.quartiles[0] for median, row in zip(medians, rows, strict=True) if row.quartiles],
+        [1e3 * row.quartiles[1] - median for median, row in zip(medians, rows, strict=True) if row.quartiles],
+    ]
+    names = [f"{LABELS[row.kind]}, {row.form}" for row in rows]
+    bars = panel.barh(names, medians, xerr=spread, color=[COLOURS[row.kind] for row in rows])
+    panel.bar_label(bars, [f"{row.speedup:.2f}x" for row in rows], padding=6, fontsize=8)
+    panel.invert_yaxis()
+    panel.margins(x=0.15)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.tick_params(labelsize=8)
+    threads = f"{measurement.threads} thread{'s' * (measurement.threads > 1)}"
+    panel.set_xlabel(f"ms, batch {measurement.batch_size}, {threads}; bars end at the median", fontsize=8)

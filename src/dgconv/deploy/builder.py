@@ -1,0 +1,109 @@
+"""What a rule has at hand while it writes steps: the values so far, and what is known of their shapes."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import nn
+
+from .calls import Call, Slot, to_planes
+from .graph import Activation, GlobalPool, Norm, Pointwise, Step, Torch
+
+ONE_PIXEL = "one pixel"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of the graph. No image was seen yet, so its height and width are unknown.
+
+    ``kind``: planes are [B, C, height, width], rows [B, features]; a shape, and a batch size, are what they say.
+    ``grid``: planes of the same grid can be added; what a broadcast might be hiding in is left to torch.
+    ``rows``: the same numbers as [B, C], for planes of one pixel.
+    """
+
+    name: str
+    kind: Literal["planes", "rows", "shape", "batch size", "other"] = "other"
+    channels: int | None = None
+    grid: str | None = None
+    rows: str | None = None
+
+
+class NotNative(Exception):
+    """No native step does this; ``like`` is what torch's result will be, if known."""
+
+    def __init__(self, reason: str, like: Value | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.like = reason, like
+
+
+class Builder:
+    """Collects the steps. ``label`` says which layer of the model is being translated."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.label = ""
+        self._names: set[str] = set()
+
+    def new_name(self, wish: str) -> str:
+        name, count = wish, 1
+        while name in self._names:
+            count += 1
+            name = f"{wish}_{count}"
+        self._names.add(name)
+        return name
+
+    def add(self, step: Step) -> str:
+        """Append a step; its output is named after the layer."""
+        step.label = self.label
+        step.output = self.new_name(self.label)
+        self.steps.append(step)
+        return step.output
+
+    def pointwise(
+        self, x: Value, norm: Norm | None = None, other: Value | None = None, activation: Activation = "identity"
+    ) -> Value:
+        step = Pointwise(x.name, "", norm, other.name if other else None, activation)
+        channels = len(norm.scale) if norm else x.channels
+        return Value(self.add(step), x.kind, channels, x.grid)
+
+    def global_pool(self, x: Value, as_planes: bool) -> Value:
+        rows = Value(self.add(GlobalPool(x.name, "")), "rows", x.channels)
+        if not as_planes:
+            return rows
+        name = self.add(Torch([rows.name], "", Call(to_planes, (Slot(0),), {}), "the same numbers in another shape"))
+        return Value(name, "planes", x.channels, ONE_PIXEL, rows=rows.name)
+
+
+def planes(x: Any) -> Value:
+    """The input of a layer that takes nothing but planes."""
+    if not isinstance(x, Value):
+        raise NotNative("its input is not a tensor of the network")
+    if x.kind not in ("planes", "other"):
+        raise NotNative("its input is not an image")
+    return x if x.kind == "planes" else replace(x, kind="planes", grid=x.name)
+
+
+def known(x: Any) -> Value:
+    """The input of a function that takes any shape: the native one must know it."""
+    if not isinstance(x, Value) or x.kind not in ("planes", "rows"):
+        raise NotNative("the shape of its input is not known beforehand")
+    return x
+
+
+def same_grid(values: list[Value]) -> bool:
+    return all(value.kind == "planes" and value.grid == values[0].grid for value in values)
+
+
+def broadcast(values: list[Value]) -> Value | None:
+    """What an elementwise function of these gives, but for the name; None if that is not known."""
+    kinds, channels = {value.kind for value in values}, {value.channels for value in values}
+    if kinds not in ({"planes"}, {"rows"}):
+        return None
+    grids = {value.grid for value in values} - {ONE_PIXEL}
+    if len(grids) > 1:
+        return None
+    grid = grids.pop() if grids else ONE_PIXEL
+    return Value("", values[0].kind, channels.pop() if len(channels) == 1 else None, grid)
+
+
+def has_forward_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)

@@ -1,0 +1,201 @@
+"""Networks written for other programs: ONNX, torch.export and AOTInductor, each with a dynamic batch.
+
+What each of them computes:
+
+- ``onnx``: standard operations only, so that any runtime takes it. There is none for dynamic group convolution, so
+  every channel is multiplied, the left out ones by zero: **the right result, and no time saved**.
+- ``torch``: an ``ExportedProgram`` that holds our operation. Load it with ``torch.export.load`` after
+  ``import dgconv``.
+- ``aoti``: compiled ahead of time, with our operation called from it. Load it with
+  ``torch._inductor.aoti_load_package`` after ``import dgconv``. It runs on the kind of machine that compiled it.
+"""
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ..errors import UserError
+from ..layers.select import dynamic_layers
+from ..models import ImageClassifier, load_model
+from ..models.storage import read_config
+
+Format = Literal["onnx", "torch", "aoti"]
+Network = Callable[[Tensor], Tensor]
+
+SUFFIX: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "aoti": ".pt2"}
+CHECKED_BATCHES = (1, 7)
+MASKED_DENSE = (
+    "ONNX has no operation that leaves channels out: this file multiplies all of them, the left out ones by zero. "
+    "It gives the right result and saves no time"
+)
+NEEDS_IMPORT = "It holds dgconv's own operation: 'import dgconv' before loading it"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and how far its result is from the network's, relative to the largest logit."""
+
+    file: str
+    format: Format
+    bytes: int
+    input_size: tuple[int, int, int]
+    difference: float
+    note: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def export_model(model: nn.Module, file: Path | str, format: Format, input_size: tuple[int, int, int]) -> Exported:
+    """Write a network for images of one size and batches of any, and hold the file's result against the network's.
+
+    The file is new: nothing is overwritten, and nothing is left behind if the export fails.
+    """
+    file = Path(file)
+    if format not in SUFFIX:
+        raise UserError(f"format must be one of {', '.join(SUFFIX)}, got {format!r}")
+    if file.suffix != SUFFIX[format]:
+        raise UserError(f"{file}: a file of format {format!r} must end in {SUFFIX[format]}")
+    if file.exists():
+        raise UserError(f"{file} exists; name another file or remove it")
+    if not file.parent.is_dir():
+        raise UserError(f"{file.parent} is not a folder; make it first")
+    was_training = model.training
+    model.eval()
+    try:
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder, torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, about itself
+            temporary = Path(folder) / file.name
+            written = WRITERS[format](model, temporary, input_size)
+            difference = max(_difference(model, written, batch, input_size) for batch in CHECKED_BATCHES)
+            os.replace(temporary, file)
+    finally:
+        model.train(was_training)
+    is_dynamic = any(True for _ in dynamic_layers(model))
+    note = (MASKED_DENSE if format == "onnx" else NEEDS_IMPORT) if is_dynamic else ""
+    return Exported(str(file), format, file.stat().st_size, input_size, difference, note)
+
+
+def export_run(run: Path | str, file: Path | str, format: Format) -> Exported:
+    """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on."""
+    model = load_model(run)
+    return export_model(model, file, format, input_size_of(Path(run), model))
+
+
+def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
+    """Channels, height and width a run was trained on; as the paper trains the model, where the folder does not say."""
+    channels, height, width = read_config(run).get("input_size") or model.input_size
+    return channels, height, width
+
+
+def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
+    """The network as torch.export sees it, with our operation in it."""
+    example = torch.randn(2, *input_size)  # not 1, which torch.export would take for a constant
+    return torch.export.export(model, (example,), dynamic_shapes=({0: Dim("batch", min=1)},))
+
+
+def save_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> None:
+    """In standard operations, one file, the input called ``images`` and the output ``logits``."""
+    require("onnx")
+    require("onnxscript")
+    program = traced(model, input_size).run_decompositions(
+        {torch.ops.dgconv.dynamic_group_conv2d.default: _in_standard_operations}
+    )
+    onnx_program = torch.onnx.export(
+        program,
+        (),
+        input_names=["images"],
+        output_names=["logits"],
+        dynamo=True,
+        verbose=False,
+        custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
+    )
+    assert onnx_program is not None
+    for value in (*onnx_program.model.graph.inputs, *onnx_program.model.graph.outputs):
+        assert value.shape is not None
+        value.shape[0] = "batch"  # in the place of a name made up by torch
+    onnx_program.save(str(file), external_data=False)
+
+
+def write_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> Network:
+    """Write, and load with ONNX Runtime."""
+    runtime = require("onnxruntime")
+    save_onnx(model, file, input_size)
+    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+
+
+def write_torch(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -> Network:
+    torch.export.save(traced(model, input_size), file)
+    return torch.export.load(file).module()
+
+
+def write_aoti(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -> Network:
+    """Compile, which takes a C++ compiler and half a minute or more."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise UserError(
+            f"AOTInductor needs a C++ compiler, and there is no {compiler!r}. Install g++, or name another in CXX"
+        )
+    torch._inductor.aoti_compile_and_package(traced(model, input_size), package_path=str(file))
+    loaded: Network = torch._inductor.aoti_load_package(str(file))
+    return loaded
+
+
+WRITERS: dict[Format, Callable[[nn.Module, Path, tuple[int, int, int]], Network]] = {
+    "onnx": write_onnx,
+    "torch": write_torch,
+    "aoti": write_aoti,
+}
+
+
+def require(name: str) -> Any:
+    """A package of the extra ``export``."""
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(
+            f'this needs {error.name or name}, which is not installed: pip install "dgconv[export]"'
+        ) from None
+
+
+def _in_standard_operations(
+    x: Tensor, weight: Tensor, gates: Tensor, stride: list[int], padding: list[int], dilation: list[int]
+) -> Tensor:
+    """``dynamic_group_conv2d`` out of operations that every runtime has; see :mod:`dgconv.ops.training`."""
+    heads = gates.shape[1]
+    by_head = weight.unflatten(0, (-1, heads))  # [C'/H, H, C, k, k]
+    if weight.shape[2:] == (1, 1) and tuple(padding) == (0, 0):
+        folded = (by_head.flatten(2) * gates[:, None]).flatten(1, 2)  # [B, C', C]
+        pixels = x[:, :, :: stride[0], :: stride[1]]
+        return (folded @ pixels.flatten(2)).unflatten(2, pixels.shape[2:])
+    scaled = (x[:, None] * gates[..., None, None]).flatten(1, 2)  # [B, H*C, height, width]
+    weight = by_head.transpose(0, 1).flatten(0, 1)  # head after head, as a grouped convolution has it
+    out = F.conv2d(scaled, weight, None, stride, padding, dilation, heads)
+    return out.unflatten(1, (heads, -1)).transpose(1, 2).flatten(1, 2)
+
+
+def _stable_sort(self: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    """For the exporter, which lacks it. ONNX's TopK gives equal values in the order of their indices, as we need."""
+    from onnxscript import opset18 as op
+
+    count: Any = op.Constant(value_ints=[self.shape[dim]])
+    return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
+
+
+def _difference(model: nn.Module, written: Network, batch: int, input_size: tuple[int, int, int]) -> float:
+    images = torch.randn(batch, *input_size)
+    expected = model(images)
+    return float((written(images) - expected).abs().max() / expected.abs().max())

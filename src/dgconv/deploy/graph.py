@@ -1,0 +1,148 @@
+"""What a prepared network consists of: a short list of steps over named values, each step a fused operation.
+
+:mod:`~dgconv.deploy.prepare` writes it from a model, :mod:`~dgconv.deploy.torch_steps` runs it with torch and so
+defines what each step means, and :mod:`~dgconv.deploy.program` runs it in native code.
+
+All tensors are float32. A value is planes, [B, C, height, width], or after ``GlobalPool`` or ``Linear`` rows,
+[B, features].
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+Pair = tuple[int, int]
+Activation = Literal["identity", "relu", "relu6"]
+
+
+@dataclass
+class Norm:
+    """``activation(x * scale + shift)`` by channel: a batch norm in eval mode and what follows it."""
+
+    scale: Tensor  # [C]
+    shift: Tensor  # [C]
+    activation: Activation = "identity"
+
+
+@dataclass
+class GateSpec:
+    """Generator and gate of a dynamic convolution, as in :mod:`dgconv.layers`."""
+
+    weight1: Tensor  # [H, hidden, C]
+    weight2: Tensor  # [H, C, hidden]
+    bias: Tensor  # [H, C]
+    keep: int | None = None  # head-wise: channels kept
+    threshold: float | None = None  # global: smallest abs(saliency) kept
+
+
+@dataclass
+class Conv:
+    """``activation(conv(before(x)) + bias + residual)``; padding is zeros after ``before``.
+
+    Dynamic if ``gate`` is given (head h owns output channels h, h+H, ..., H from the gate), else static with
+    ``groups``: group g owns a block of output channels or, ``interleaved``, the channels g, g+G, ... as a head does.
+    """
+
+    input: str
+    output: str
+    weight: Tensor  # [C', C / groups, k, k]; folded batch norms are already in
+    bias: Tensor | None = None
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)  # top and left
+    extra_padding: Pair = (0, 0)  # more at bottom and right
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    gate: GateSpec | None = None
+    before: Norm | None = None
+    residual: str | None = None
+    activation: Activation = "identity"
+    interleaved: bool = False
+    label: str = ""  # here and below: the layers of the model that it stands for
+
+
+@dataclass
+class Pool:
+    """Max or average pooling, as torch's (average: ``count_include_pad``; no ``ceil_mode``, no dilation)."""
+
+    input: str
+    output: str
+    kind: Literal["max", "average"]
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+    before: Norm | None = None
+    label: str = ""
+
+
+@dataclass
+class GlobalPool:
+    """Mean over height and width, [B, C, height, width] to [B, C]."""
+
+    input: str
+    output: str
+    before: Norm | None = None
+    label: str = ""
+
+
+@dataclass
+class Linear:
+    input: str
+    output: str
+    weight: Tensor  # [C', C]
+    bias: Tensor | None = None
+    label: str = ""
+
+
+@dataclass
+class Pointwise:
+    """``activation(norm(x) + other)``: what no convolution could take in."""
+
+    input: str
+    output: str
+    norm: Norm | None = None
+    other: str | None = None
+    activation: Activation = "identity"
+    label: str = ""
+
+
+@dataclass
+class Concat:
+    """Along the channels. Free where each part can be written in place."""
+
+    inputs: list[str]
+    output: str
+    label: str = ""
+
+
+@dataclass
+class Torch:
+    """Anything else, left to torch."""
+
+    inputs: list[str]
+    output: str
+    function: Callable[..., Any]
+    reason: str = ""  # why it is not native, for the user to read
+    label: str = ""
+    may_change_inputs: bool = False  # code that nobody looked into
+
+
+Step = Conv | Pool | GlobalPool | Linear | Pointwise | Concat | Torch
+
+
+def values_read(step: Step) -> list[str]:
+    """Every value that a step reads, as often as it does."""
+    if isinstance(step, Concat | Torch):
+        return list(step.inputs)
+    others = (getattr(step, "residual", None), getattr(step, "other", None))
+    return [step.input, *(name for name in others if name is not None)]
+
+
+@dataclass
+class Graph:
+    """Steps in order; ``input`` is the network's image tensor, ``output`` its result."""
+
+    input: str
+    output: str
+    steps: list[Step] = field(default_factory=list)

@@ -1,0 +1,244 @@
+"""How each kind of layer becomes a step. A layer without a rule is left to torch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..layers import DynamicGroupConv2d, HeadGate, StandardGroupConv2d
+from ..layers._conv import pair, resolve_padding
+from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
+from .builder import Builder, NotNative, Value, has_forward_hooks, known, planes
+from .graph import Conv, GateSpec, Linear, Norm, Pool
+
+Rule = Callable[..., Any]  # rule(builder, module, input, ...)
+RULES: dict[type[nn.Module], Rule] = {}
+OTHER_SHAPE = "the same numbers in another shape"
+FORWARD = ("forward", "_conv_forward", "__call__")
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """That of its class, or of a base class whose forward it did not change."""
+    if has_forward_hooks(module) or any(name in vars(module) for name in FORWARD):
+        return None
+    for base in type(module).__mro__:
+        if base in RULES:
+            own = any(getattr(type(module), name, None) is not getattr(base, name, None) for name in FORWARD)
+            return None if own else RULES[base]
+    return None
+
+
+def _rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+@_rule(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+def _nothing(builder: Builder, module: nn.Module, x: Value) -> Value:
+    return x
+
+
+@_rule(nn.Conv2d, GroupedConv2d)
+def _conv(builder: Builder, module: nn.Conv2d, x: Value) -> Value:
+    x = planes(x)
+    like = Value("", "planes", module.out_channels, x.grid)
+    if module.padding_mode != "zeros":
+        raise NotNative(f"padding_mode {module.padding_mode!r}", like)
+    padding, extra = resolve_padding(
+        module.padding, pair(module.kernel_size), pair(module.stride), pair(module.dilation)  # type: ignore[arg-type]
+    )  # fmt: skip
+    step = Conv(
+        x.name,
+        "",
+        module.weight.detach(),
+        None if module.bias is None else module.bias.detach(),
+        pair(module.stride),  # type: ignore[arg-type]
+        padding,
+        extra,
+        pair(module.dilation),  # type: ignore[arg-type]
+        module.groups,
+    )
+    return Value(builder.add(step), "planes", module.out_channels, x.grid)
+
+
+@_rule(StandardGroupConv2d)
+def _standard_group_conv(builder: Builder, module: StandardGroupConv2d, x: Value) -> Value:
+    """The shuffle goes into the order of the weights: row o is output channel o."""
+    out = _conv(builder, module, x)
+    step = builder.steps[-1]
+    assert isinstance(step, Conv)
+    step.interleaved = True
+    step.weight = interleave(step.weight, step.groups)
+    step.bias = None if step.bias is None else interleave(step.bias, step.groups)
+    return out
+
+
+def interleave(x: Tensor, groups: int) -> Tensor:
+    """Blocks of rows, one after the other, to one row of each in turn."""
+    return x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(0, 1)
+
+
+@_rule(DynamicGroupConv2d)
+def _dynamic_group_conv(builder: Builder, module: DynamicGroupConv2d, x: Value) -> Value:
+    x = planes(x)
+    generator, gate = module.generator, module.gate
+    spec = GateSpec(generator.weight1.detach(), generator.weight2.detach(), generator.bias.detach())
+    if isinstance(gate, HeadGate):
+        if gate.tie_rule != "lowest_index":
+            like = Value("", "planes", module.out_channels, x.grid)
+            raise NotNative(f"its gate has tie_rule {gate.tie_rule!r}", like)
+        spec.keep = int(gate.keep)
+    else:
+        spec.threshold = float(gate.threshold)
+    step = Conv(
+        x.name,
+        "",
+        module.weight.detach(),
+        None if module.bias is None else module.bias.detach(),
+        module.stride,
+        module.padding,
+        module.extra_padding,
+        module.dilation,
+        gate=spec,
+    )
+    return Value(builder.add(step), "planes", module.out_channels, x.grid)
+
+
+@_rule(nn.BatchNorm2d)
+def _batch_norm(builder: Builder, module: nn.BatchNorm2d, x: Value) -> Value:
+    return builder.pointwise(planes(x), _norm(module))
+
+
+@_rule(BatchNormReLU2d)
+def _batch_norm_relu(builder: Builder, module: BatchNormReLU2d, x: Value, and_input: bool = False) -> Any:
+    out = builder.pointwise(planes(x), _norm(module), activation="relu")
+    return (out, x) if and_input else out
+
+
+def _norm(module: nn.BatchNorm2d) -> Norm:
+    if module.running_mean is None or module.running_var is None:
+        raise NotNative("it uses the statistics of each batch")
+    return norm_of(module.running_mean, module.running_var, module.weight, module.bias, module.eps)
+
+
+def norm_of(mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Norm:
+    """A batch norm as one multiplication and one addition, rounded once."""
+    scale = torch.rsqrt(variance.detach().double() + eps)
+    scale = scale if weight is None else scale * weight.detach().double()
+    shift = -mean.detach().double() * scale
+    shift = shift if bias is None else shift + bias.detach().double()
+    return Norm(scale.float(), shift.float())
+
+
+@_rule(nn.ReLU)
+def _relu(builder: Builder, module: nn.ReLU, x: Value) -> Value:
+    return builder.pointwise(known(x), activation="relu")
+
+
+@_rule(nn.ReLU6)
+def _relu6(builder: Builder, module: nn.ReLU6, x: Value) -> Value:
+    return builder.pointwise(known(x), activation="relu6")
+
+
+@_rule(nn.MaxPool2d)
+def _max_pool(builder: Builder, module: nn.MaxPool2d, x: Value) -> Value:
+    return max_pool(
+        builder, x, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode,
+        module.return_indices,
+    )  # fmt: skip
+
+
+def max_pool(
+    builder: Builder,
+    x: Value,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Value:
+    x = planes(x)
+    if return_indices:
+        raise NotNative("max-pooling that returns indices")
+    if pair(dilation) != (1, 1) or ceil_mode:
+        raise NotNative("max-pooling with dilation or ceil_mode", x)
+    return _pool(builder, x, Pool("", "", "max", pair(kernel_size), pair(stride or kernel_size), pair(padding)))
+
+
+@_rule(nn.AvgPool2d, HalvingAvgPool2d)
+def _average_pool(builder: Builder, module: nn.AvgPool2d, x: Value) -> Value:
+    return average_pool(
+        builder, x, module.kernel_size, module.stride, module.padding, module.ceil_mode, module.count_include_pad,
+        module.divisor_override,
+    )  # fmt: skip
+
+
+def average_pool(
+    builder: Builder,
+    x: Value,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    x = planes(x)
+    leaves_out_padding = pair(padding) != (0, 0) and not count_include_pad
+    if ceil_mode or divisor_override is not None or leaves_out_padding:
+        raise NotNative("average pooling with ceil_mode, divisor_override or count_include_pad=False", x)
+    return _pool(builder, x, Pool("", "", "average", pair(kernel_size), pair(stride or kernel_size), pair(padding)))
+
+
+def _pool(builder: Builder, x: Value, step: Pool) -> Value:
+    step.input = x.name
+    return Value(builder.add(step), "planes", x.channels, x.grid)
+
+
+@_rule(nn.AdaptiveAvgPool2d)
+def _adaptive_average_pool(builder: Builder, module: nn.AdaptiveAvgPool2d, x: Value) -> Value:
+    return adaptive_average_pool(builder, x, module.output_size)
+
+
+def adaptive_average_pool(builder: Builder, x: Value, output_size: Any) -> Value:
+    x = planes(x)
+    if output_size not in (1, (1, 1), [1, 1]):
+        like = Value("", "planes", x.channels, grid=f"{x.grid}, pooled to {output_size}")
+        raise NotNative(f"pooling to {output_size}", like)
+    return builder.global_pool(x, as_planes=True)
+
+
+@_rule(nn.Flatten)
+def _flatten(builder: Builder, module: nn.Flatten, x: Value) -> Value:
+    return flatten(builder, x, module.start_dim, module.end_dim)
+
+
+def flatten(builder: Builder, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    """Free for what is [B, C] already; else torch's, and the result is known to be rows."""
+    last = {"planes": (-1, 3), "rows": (-1, 1)}.get(known(x).kind, ())
+    if start_dim != 1 or end_dim not in last:
+        raise NotNative("it flattens other dimensions than those after the batch")
+    if x.kind == "rows":
+        return x
+    if x.rows is not None:
+        return Value(x.rows, "rows", x.channels)
+    raise NotNative(OTHER_SHAPE, Value("", "rows"))
+
+
+@_rule(nn.Linear)
+def _linear(builder: Builder, module: nn.Linear, x: Value) -> Value:
+    return linear(builder, x, module.weight, module.bias)
+
+
+def linear(builder: Builder, x: Value, weight: Any, bias: Any = None) -> Value:
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor | None):
+        raise NotNative("its weight depends on the image")
+    if not isinstance(x, Value) or x.kind != "rows":
+        raise NotNative("its input is not known to be [batch, features]")
+    step = Linear(x.name, "", weight.detach(), None if bias is None else bias.detach())
+    return Value(builder.add(step), "rows", len(weight))

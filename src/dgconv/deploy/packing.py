@@ -1,0 +1,126 @@
+"""Steps as the native program wants them: weights repacked once, whatever depends on the image size left open."""
+
+from ctypes import CDLL, byref
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..ops import native, structs
+from .graph import Concat, Conv, GateSpec, GlobalPool, Linear, Norm, Pointwise, Pool, Step, Torch
+
+
+@cache
+def library() -> CDLL:
+    """The native kernels; a ``UserError`` where there are none."""
+    found = native.library()
+    if found is None:
+        raise UserError(
+            "the native kernels are not in use here (logging at level INFO says why); install dgconv again with a C++ "
+            "compiler at hand, or run the network with torch"
+        )
+    return found
+
+
+def unsupported(step: Step) -> str | None:
+    """Why a step cannot be native; None if it can."""
+    if isinstance(step, Torch):
+        return step.reason or "left to torch"
+    if isinstance(step, Conv) and step.gate is not None and step.gate.keep is None and step.gate.threshold is None:
+        return "its gate says neither how many channels to keep nor from which saliency on"
+    tensors = [value for value in vars(step).values() if isinstance(value, Tensor)]
+    if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):
+        return "native steps hold float32 tensors on the CPU"
+    return None
+
+
+class Packed:
+    """Something the kernels point to, and the tensors behind the pointers."""
+
+    def __init__(self) -> None:
+        self._tensors: list[Tensor] = []
+
+    def _address(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        own = torch.empty(tensor.shape).copy_(tensor.detach())  # contiguous, and aligned as any new tensor
+        self._tensors.append(own)
+        return own.data_ptr()
+
+
+class PackedGate(Packed):
+    def __init__(self, gate: GateSpec) -> None:
+        super().__init__()
+        heads, hidden, channels = gate.weight1.shape
+        self.native = structs.Gate(
+            channels,
+            heads,
+            hidden,
+            *map(self._address, (gate.weight1, gate.weight2.mT, gate.bias)),
+            is_global=gate.threshold is not None,
+            keep=gate.keep or 0,
+            threshold=gate.threshold or 0.0,
+        )
+
+
+class PackedStep(Packed):
+    """A native step that lacks only the places of what it reads and writes."""
+
+    def __init__(self, step: Step) -> None:
+        super().__init__()
+        if reason := unsupported(step):
+            raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
+        self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1)
+        match step:
+            case Conv():
+                self._pack_conv(step)
+            case Pool():
+                self.native.kind = structs.POOL
+                self.native.before = self._norm(step.before)
+                is_max = step.kind == "max"
+                self.native.window = structs.Window(is_max, *step.kernel, *step.stride, *step.padding)
+            case GlobalPool():
+                self.native.kind = structs.GLOBAL_POOL
+                self.native.before = self._norm(step.before)
+            case Linear():
+                self.native.kind = structs.LINEAR
+                self.native.weight, self.native.bias = self._address(step.weight), self._address(step.bias)
+            case Pointwise():
+                self.native.kind = structs.POINTWISE
+                self.native.before = self._norm(step.norm)
+                self.native.activation = structs.ACTIVATIONS[step.activation]
+            case Concat():
+                pass  # parts that are not in place yet are copied; the plan knows which
+
+    def _pack_conv(self, step: Conv) -> None:
+        outputs, inputs, *kernel = step.weight.shape
+        before = self._norm(step.before)
+        conv = structs.Conv(
+            inputs * step.groups,
+            outputs,
+            *(*kernel, *step.stride, *step.padding, *step.dilation),
+            groups=step.groups if step.gate is None else step.gate.bias.shape[0],
+            dynamic=step.gate is not None,
+            in_scale=before.scale,
+            in_shift=before.shift,
+            in_activation=before.activation,
+            bias=self._address(step.bias),
+            activation=structs.ACTIVATIONS[step.activation],
+            interleaved=step.interleaved,
+        )
+        packed = torch.empty(library().dgconv_conv_packed_floats(byref(conv)))
+        library().dgconv_pack_conv(byref(conv), step.weight.detach().contiguous().data_ptr(), packed.data_ptr())
+        self._tensors.append(packed)
+        conv.weight = packed.data_ptr()
+        self.native.conv, self.native.before = conv, before
+        self.native.kind = structs.CONV
+        if step.gate is not None:
+            self.native.kind = structs.DYNAMIC_CONV
+            self._packed_gate = PackedGate(step.gate)
+            self.native.gate = self._packed_gate.native
+
+    def _norm(self, norm: Norm | None) -> structs.Norm:
+        if norm is None:
+            return structs.Norm()
+        return structs.Norm(self._address(norm.scale), self._address(norm.shift), structs.ACTIVATIONS[norm.activation])

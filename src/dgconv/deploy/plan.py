@@ -1,0 +1,143 @@
+"""A program for one input shape: every step with the places of what it reads and writes."""
+
+from ctypes import byref
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..ops import structs
+from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
+from .graph import Concat, Conv, Graph, values_read
+from .packing import PackedStep, library
+from .shapes import Shape, as_planes, value_shapes
+
+CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed
+MAX_FREE_ARENAS = 8  # kept for the next calls
+
+
+@dataclass
+class Sums:
+    """Sums over the planes of a value, in parts, which its convolution leaves for the gates that follow."""
+
+    buffer: Buffer
+    parts: int
+
+
+class Plan:
+    def __init__(self, graph: Graph, packed: list[PackedStep], batch: int, input_shape: Shape) -> None:
+        self._graph, self._packed, self._batch = graph, packed, batch
+        self._shapes = value_shapes(graph, input_shape)
+        self._homes = find_homes(graph, self._shapes)
+        self.output_shape = self._shapes[graph.output]
+
+        self._values = value_buffers(graph, self._homes, self._shapes, batch)
+        self._is_written_directly = graph.output != graph.input and self._homes[graph.output] == Home(graph.output)
+        self._values[self._homes[graph.output].buffer].last = len(graph.steps)
+        self._sums = self._plan_sums()
+        self._gates = self._plan_gates()
+        in_arena = [buffer for name, buffer in self._values.items() if self._place(name) == structs.ARENA]
+        in_arena += [sums.buffer for sums in self._sums.values()] + list(self._gates.values())
+        self._arena_floats = assign_offsets(in_arena)
+
+        steps = self._native_steps()
+        self.steps = (structs.Step * len(steps))(*steps)
+        scratch = max((library().dgconv_scratch_floats(byref(step)) for step in steps), default=0)
+        self._scratch_floats = -(-scratch // ALIGNMENT) * ALIGNMENT
+        self._program = structs.Program(self.steps, len(steps), batch, self._arena_floats, self._scratch_floats)
+        self._free_arenas: list[Tensor] = []
+
+    @property
+    def images_at_once(self) -> int:
+        """How many batches like this one to run together."""
+        return max(1, CACHE_FLOATS // max(1, self._arena_floats))
+
+    def run(self, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
+        """From contiguous images to as many results, the first of ``y``; adds to ``seconds`` [steps, stages]."""
+        threads = torch.get_num_threads()
+        floats = self._arena_floats + threads * self._scratch_floats
+        try:
+            arena = self._free_arenas.pop()  # no other call has it until it is given back
+        except IndexError:
+            arena = torch.empty(floats)
+        if len(arena) < floats:
+            arena = torch.empty(floats)
+        times = None if seconds is None else seconds.data_ptr()
+        library().dgconv_run(byref(self._program), x.data_ptr(), y.data_ptr(), arena.data_ptr(), threads, times)
+        if len(self._free_arenas) < MAX_FREE_ARENAS:
+            self._free_arenas.append(arena)
+
+    def _plan_sums(self) -> dict[str, Sums]:
+        """By value: those that a convolution writes and a dynamic one reads as they are."""
+        sums: dict[str, Sums] = {}
+        steps = self._graph.steps
+        producers = {step.output: index for index, step in enumerate(steps)}
+        for index, step in enumerate(steps):
+            producer = producers.get(step.input) if isinstance(step, Conv) and step.gate and not step.before else None
+            if producer is None or not isinstance(steps[producer], Conv):
+                continue
+            value = steps[producer].output
+            if value not in sums:
+                channels, height, width = self._shapes[value]
+                conv = self._packed[producer].native.conv
+                parts = library().dgconv_conv_pool_parts(byref(conv), height, width)
+                sums[value] = Sums(Buffer(self._batch * channels * parts, producer, index), parts)
+            sums[value].buffer.last = index
+        return sums
+
+    def _plan_gates(self) -> dict[int, Buffer]:
+        """By step: the room in which a dynamic convolution decides."""
+        return {
+            index: Buffer(library().dgconv_gate_floats(byref(packed.native.gate), self._batch), index, index)
+            for index, packed in enumerate(self._packed)
+            if packed.native.kind == structs.DYNAMIC_CONV
+        }
+
+    def _native_steps(self) -> list[structs.Step]:
+        result: list[structs.Step] = []
+        for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
+            if isinstance(step, Concat):
+                places = concat_places(step, self._homes, self._shapes)
+                result += [self._copy(part, place) for part, place in places if self._homes[part] != place]
+                continue
+            native = structs.Step.from_buffer_copy(packed.native)
+            views = [self._view(value) for value in [step.output, *values_read(step)]]
+            native.output, native.input, native.other = views if len(views) == 3 else [*views, structs.View()]
+            if isinstance(step, Conv) and step.output in self._sums:
+                native.output_sums = self._sums[step.output].buffer.offset
+            if isinstance(step, Conv) and step.gate is not None:
+                native.gate_memory = self._gates[index].offset
+                if step.before is None and step.input in self._sums:
+                    sums = self._sums[step.input]
+                    native.input_sums, native.input_parts = sums.buffer.offset, sums.parts
+            result.append(native)
+        if not self._is_written_directly:
+            copy = self._copy(self._graph.output, self._homes[self._graph.output])
+            copy.output = self._whole(self._graph.output, structs.OUTPUT)
+            result.append(copy)
+        return result
+
+    def _copy(self, value: str, place: Home) -> structs.Step:
+        """A pointwise step that does nothing to the values."""
+        view = self._view(value)
+        return structs.Step(kind=structs.POINTWISE, input=view, output=self._view_at(place, self._shapes[value]))
+
+    def _view(self, value: str) -> structs.View:
+        return self._view_at(self._homes[value], self._shapes[value])
+
+    def _view_at(self, home: Home, shape: Shape) -> structs.View:
+        view = self._whole(home.buffer, self._place(home.buffer))
+        view.channels = shape[0]
+        view.offset += home.channel * view.height * view.width
+        return view
+
+    def _whole(self, buffer: str, place: int) -> structs.View:
+        channels, height, width = as_planes(self._shapes[buffer])
+        offset = self._values[buffer].offset if place == structs.ARENA else 0
+        return structs.View(offset, channels * height * width, place, channels, height, width)
+
+    def _place(self, buffer: str) -> int:
+        if buffer == self._graph.input:
+            return structs.INPUT
+        is_output = buffer == self._graph.output and self._is_written_directly
+        return structs.OUTPUT if is_output else structs.ARENA

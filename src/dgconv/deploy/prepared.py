@@ -1,0 +1,154 @@
+"""A model that was prepared: runs its graph, in native code where it can."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..ops import native
+from . import torch_steps
+from .graph import Concat, Graph, Pointwise, Pool, Step, Torch
+from .packing import unsupported
+from .program import NativeProgram
+from .report import PreparationReport, rows_of
+from .segments import Segment, segments
+from .shapes import input_channels
+
+NO_KERNELS = "the native kernels are not in use here"
+
+
+class PreparedModel(nn.Module):
+    """What :func:`~dgconv.deploy.prepare` makes of a model: the same function of an image, for the CPU, in float32.
+
+    It has no parameters and does not train. Several Python threads may call it at once.
+
+    Where the layers of the original raise an error for images with NaN or infinite values, this one does not look:
+    such an image gets a result of no use, a NaN ranking last among the saliencies. Other images of the batch are as
+    good as ever.
+    """
+
+    def __init__(self, graph: Graph, inner: list[tuple[str, "PreparedModel"]] | None = None) -> None:
+        super().__init__()
+        self.graph, self.inner = graph, inner or []  # inner: prepared parts of what is left to Python, and their paths
+        self.training = False
+        self.channels = _input_channels(graph)
+        self._runs = list(_runs(graph))
+
+    def forward(self, x: Tensor) -> Any:
+        self._check(x)
+        return self._walk(x, lambda run, values: run(values))
+
+    def time_split(self, x: Tensor) -> dict[str, float]:
+        """Where the seconds of one call go."""
+        self._check(x)
+        seconds: dict[str, float] = {}
+
+        def measure(run: "_Run", values: dict[str, Any]) -> Any:
+            start = time.perf_counter()
+            result = run(values)
+            spent = {"torch": time.perf_counter() - start}
+            if run.program is not None:
+                spent = run.program.time_split(values[run.segment.graph.input])
+            for part, amount in spent.items():
+                seconds[part] = seconds.get(part, 0.0) + amount
+            return result
+
+        self._walk(x, measure)
+        return seconds
+
+    def report(self) -> PreparationReport:
+        """What is native, what was joined, and what is left to torch and why."""
+        rows = [row for run in self._runs for row in rows_of(run.segment.graph, run.segment.reason)]
+        for path, model in self.inner:
+            rows += [row for run in model._runs for row in rows_of(run.segment.graph, run.segment.reason, path)]
+        return PreparationReport(tuple(rows), native.isa())
+
+    def fits(self, x: Any) -> bool:
+        """Whether the model takes this input."""
+        return self._problem(x) is None
+
+    def train(self, mode: bool = True) -> "PreparedModel":
+        if mode:
+            raise UserError("a prepared model does not train; train the original, and prepare it again")
+        return self
+
+    def extra_repr(self) -> str:
+        return self.report().summary
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave out what is packed for this machine."""
+        return {name: value for name, value in self.__dict__.items() if name != "_runs"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._runs = list(_runs(self.graph))
+
+    def _walk(self, x: Tensor, call: Callable[["_Run", dict[str, Any]], Any]) -> Any:
+        values: dict[str, Any] = {self.graph.input: x.detach().contiguous()}
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            for run in self._runs:
+                values[run.segment.graph.output] = call(run, values)
+                for name in run.releases:
+                    del values[name]
+        return values[self.graph.output]
+
+    def _check(self, x: Any) -> None:
+        if problem := self._problem(x):
+            raise UserError(problem)
+
+    def _problem(self, x: Any) -> str | None:
+        """What is wrong with an input."""
+        if not isinstance(x, Tensor):
+            return f"expected a tensor, got a {type(x).__name__}"
+        if x.device.type != "cpu":
+            return f"prepared models run on the CPU only, got an input on {x.device}; use .cpu(), or the original model"
+        if x.dtype != torch.float32:
+            return f"prepared models are float32, got an input of {x.dtype}; use .float()"
+        if self.channels is not None and (x.dim() != 4 or x.shape[1] != self.channels):
+            hint = "; add the batch dimension with x[None]" if x.dim() == 3 else ""
+            return f"expected an input [batch, {self.channels}, height, width], got {list(x.shape)}{hint}"
+        return None
+
+
+@dataclass
+class _Run:
+    """A segment, ready to run: as a native program, or with torch."""
+
+    segment: Segment
+    program: NativeProgram | None
+    releases: list[str]  # values nobody reads afterwards
+
+    def __call__(self, values: dict[str, Any]) -> Any:
+        graph = self.segment.graph
+        if self.program is not None:
+            return self.program(values[graph.input])
+        (step,) = graph.steps
+        return torch_steps.run_step(step, values)
+
+
+def _runs(graph: Graph) -> Iterator[_Run]:
+    def why_not(step: Step) -> str | None:
+        return unsupported(step) if native.available() else NO_KERNELS
+
+    parts = segments(graph, why_not)
+    last_reads = {name: part for part in parts for name in part.reads}
+    for part in parts:
+        program = None if part.reason else NativeProgram(part.graph)
+        yield _Run(part, program, [n for n in part.reads if last_reads[n] is part and n != graph.output])
+
+
+def _input_channels(graph: Graph) -> int | None:
+    """Channels of the image, as far as the steps that read it tell; None if torch reads it first."""
+    same = {graph.input}  # values that have the channels of the image
+    for step in graph.steps:
+        if isinstance(step, Torch | Concat) or step.input not in same:
+            continue
+        if (channels := input_channels(step)) is not None:
+            return channels
+        if isinstance(step, Pool | Pointwise):
+            same.add(step.output)
+    return None

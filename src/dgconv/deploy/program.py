@@ -1,0 +1,69 @@
+"""A graph run by the native kernels: packed once, laid out once for each input shape, then run by one call."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..ops import structs
+from .graph import Graph
+from .packing import PackedStep
+from .plan import Plan
+
+MAX_PLANS = 16  # input shapes that a program remembers
+
+
+class NativeProgram:
+    """Computes what a graph of native steps says, in float32: ``[B, C, height, width]``, or rows, to its output.
+
+    Safe to call from many Python threads at once. The result is the same for any number of threads. NaN and infinite
+    values raise nothing: a NaN ranks last in the choice of channels.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._packed = [PackedStep(step) for step in graph.steps]
+        self._plan = lru_cache(MAX_PLANS)(lambda batch, *shape: Plan(graph, self._packed, batch, shape))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self._checked(x)
+        plan = self._plan(1, *x.shape[1:])
+        y = torch.empty(len(x), *plan.output_shape)
+        self._run(plan, x, y)
+        return y
+
+    def time_split(self, x: Tensor) -> dict[str, float]:
+        """Seconds that one call spends on pooling, generators and selections of the dynamic convolutions, on all
+        convolutions, and on everything else."""
+        x = self._checked(x)
+        plan = self._plan(1, *x.shape[1:])
+        seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64)
+        self._run(plan, x, torch.empty(len(x), *plan.output_shape), seconds)
+        split = dict(zip(structs.STAGES, seconds.sum(0).tolist(), strict=True))
+        is_conv = torch.tensor([step.kind in (structs.CONV, structs.DYNAMIC_CONV) for step in plan.steps])
+        split["convolution"] = float(seconds[is_conv, -1].sum())
+        split["other"] = split.pop("compute") - split["convolution"]
+        return split
+
+    def _run(self, single: Plan, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
+        """A large batch in several goes: what does not fit in the cache takes longer, and much memory."""
+        if len(x) == 1:
+            return single.run(x, y, seconds)
+        for start in range(0, len(x), single.images_at_once):
+            part = x[start : start + single.images_at_once]
+            self._plan(*part.shape).run(part, y[start:], seconds)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if x.device.type != "cpu" or x.dtype != torch.float32:
+            raise UserError(
+                f"a prepared network takes float32 tensors on the CPU, got {x.dtype} on {x.device}; "
+                "convert the input with .float().cpu()"
+            )
+        if x.dim() not in (2, 4):
+            raise UserError(f"expected an input [batch, channels, height, width], got {list(x.shape)}")
+        return x.detach().contiguous()
+
+    def __reduce__(self) -> tuple[type["NativeProgram"], tuple[Graph]]:
+        """Copies and pickles pack again: addresses are of no use elsewhere."""
+        return NativeProgram, (self.graph,)

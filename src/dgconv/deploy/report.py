@@ -1,0 +1,96 @@
+"""What became of every layer of a model that was prepared."""
+
+import io
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from .calls import name_of
+from .graph import Conv, Graph, Pool, Step, Torch
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step. ``layers`` are those of the model that it stands for; ``reason`` says why torch runs it."""
+
+    layers: str
+    step: str
+    runs: Literal["native", "torch"]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class PreparationReport:
+    """Every step of a prepared model, in order. ``print`` it, with or without rich, for a table."""
+
+    rows: tuple[StepReport, ...]
+    isa: str
+
+    @property
+    def native(self) -> list[StepReport]:
+        return [row for row in self.rows if row.runs == "native"]
+
+    @property
+    def left(self) -> list[StepReport]:
+        """What torch runs."""
+        return [row for row in self.rows if row.runs == "torch"]
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        native = f"{len(self.native)} of {len(self.rows)} steps are native ({self.isa})"
+        return native + (f", {len(self.left)} are left to torch" if self.left else "")
+
+    def __rich__(self) -> Group:
+        table = Table("layers", "step", "runs", "reason")
+        for row in self.rows:
+            cells = (row.layers, row.step, row.runs, row.reason)
+            table.add_row(*map(Text, cells), style="" if row.runs == "native" else "yellow")
+        return Group(table, Text(self.summary))
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=140, color_system=None, force_terminal=False)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def rows_of(graph: Graph, reason: str | None, path: str = "") -> list[StepReport]:
+    """A row a step, with the reason if torch runs them; ``path`` is where in the model the graph belongs."""
+    prefix = f"{path}: " if path else ""
+    return [
+        StepReport(prefix + _shortened(step.label), describe(step), "torch" if reason else "native", reason or "")
+        for step in graph.steps
+    ]
+
+
+def _shortened(label: str) -> str:
+    """``block.conv + block.norm`` as ``block.conv + norm``."""
+    parts = label.split(" + ")
+    parents = [part.rpartition(".")[0] for part in parts]
+    return " + ".join(
+        part.rpartition(".")[2] if number and parents[number] == parents[0] else part
+        for number, part in enumerate(parts)
+    )
+
+
+def describe(step: Step) -> str:
+    """In a few words, with what was joined to it."""
+    match step:
+        case Conv():
+            size = "x".join(map(str, step.weight.shape[2:]))
+            kind = f"{size} dynamic convolution" if step.gate else f"{size} convolution"
+            kind += f", {step.groups} groups" if step.groups > 1 else ""
+            parts = [kind, "norm before" if step.before else "", "addition" if step.residual else ""]
+            parts.append(step.activation if step.activation != "identity" else "")
+            return ", ".join(part for part in parts if part)
+        case Pool():
+            return f"{step.kind} pooling"
+        case Torch():
+            return name_of(step.function)
+    return {"GlobalPool": "mean of each plane", "Linear": "linear", "Pointwise": "norm, addition or activation"}.get(
+        type(step).__name__, "concatenation"
+    )

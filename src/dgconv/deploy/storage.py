@@ -1,0 +1,149 @@
+"""Prepared models on disk: ``graph.json`` and ``weights.safetensors`` in a folder. No pickle is ever written or read.
+
+Weights are stored as torch has them, since the packed form depends on the CPU: loading packs them again.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from .. import __version__
+from ..errors import UserError
+from ..models.storage import write_atomically
+from . import calls, graph
+from .calls import NAMES, STORABLE, called, name_of
+from .graph import Graph, Torch
+from .prepared import PreparedModel
+
+GRAPH, WEIGHTS = "graph.json", "weights.safetensors"
+FORMAT = 1
+TYPES = {
+    record.__name__: record
+    for record in (
+        Graph,
+        graph.Norm,
+        graph.GateSpec,
+        graph.Conv,
+        graph.Pool,
+        graph.GlobalPool,
+        graph.Linear,
+        graph.Pointwise,
+        graph.Concat,
+        graph.Torch,
+        calls.Call,
+        calls.Slot,
+    )
+}
+
+
+def save(prepared: PreparedModel, folder: Path | str) -> None:
+    """Write a prepared model; :func:`load` reads it. The files need nothing of the original model's code."""
+    if not isinstance(prepared, PreparedModel):
+        raise UserError(f"save takes what prepare() returned, got a {type(prepared).__name__}")
+    _check_storable(prepared.graph)
+    folder, tensors = Path(folder), dict[str, Tensor]()
+    content = json.dumps({"dgconv": __version__, "format": FORMAT, "graph": _encode(prepared.graph, "", tensors)})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / WEIGHTS, to_safetensors(tensors, {GRAPH: _digest(content)}))
+    write_atomically(folder / GRAPH, content.encode())
+
+
+def load(folder: Path | str) -> PreparedModel:
+    """The prepared model of a folder, packed for this machine."""
+    folder = Path(folder)
+    content = _read(folder / GRAPH)
+    tensors = _read_weights(folder / WEIGHTS, _digest(content))
+    try:
+        record = json.loads(content)
+        if record["format"] != FORMAT:
+            raise UserError(f"{folder / GRAPH} has format {record['format']}, not {FORMAT}; save the model again")
+        return PreparedModel(_decode(record["graph"], tensors))
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise UserError(f"{folder / GRAPH} is damaged or was not written by dgconv.deploy.save: {error!r}") from None
+
+
+def _check_storable(prepared: Graph) -> None:
+    steps = [step for step in prepared.steps if isinstance(step, Torch)]
+    if bad := [f"{step.label} ({name_of(step.function)})" for step in steps if called(step.function) not in NAMES]:
+        raise UserError(
+            f"{len(bad)} steps are left to Python code, which a file cannot hold: {', '.join(bad[:5])}"
+            f"{' ...' if len(bad) > 5 else ''}. Save the original model, and prepare it after loading"
+        )
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """As JSON; each tensor goes to ``tensors`` and leaves its name, which is its place in the graph."""
+    if isinstance(value, Tensor):
+        tensors[path] = value.detach().contiguous()
+        return {"tensor": path}
+    if is_dataclass(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {"type": type(value).__name__} | _encode_items(parts, path, tensors)
+    if isinstance(value, dict):
+        return {"dict": _encode_items(value, path, tensors)}
+    if isinstance(value, list | tuple):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_encode(item, f"{path}.{index}", tensors) for index, item in enumerate(value)]}
+    if isinstance(value, slice):
+        return {"slice": _encode([value.start, value.stop, value.step], path, tensors)}
+    if callable(value) and value in NAMES:
+        return {"function": NAMES[value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UserError(f"{path} holds a {type(value).__name__}, which a file cannot hold")
+
+
+def _encode_items(items: dict[str, Any], path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    return {key: _encode(item, f"{path}.{key}".lstrip("."), tensors) for key, item in items.items()}
+
+
+def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    if "type" in value:
+        parts = {key: _decode(item, tensors) for key, item in value.items() if key != "type"}
+        return TYPES[value["type"]](**parts)
+    ((kind, content),) = value.items()
+    decoders: dict[str, Callable[[Any], Any]] = {
+        "tensor": lambda name: tensors[name],
+        "function": lambda name: STORABLE[name],
+        "dict": lambda items: {key: _decode(item, tensors) for key, item in items.items()},
+        "list": lambda items: [_decode(item, tensors) for item in items],
+        "tuple": lambda items: tuple(_decode(item, tensors) for item in items),
+        "slice": lambda items: slice(*_decode(items, tensors)),
+    }
+    return decoders[kind](content)
+
+
+def _digest(content: str) -> str:
+    """Tells whether graph and weights were written together."""
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        problem = f"{path.parent} is no prepared model: it has no {path.name}. dgconv.deploy.save writes one"
+        raise UserError(problem) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            if (file.metadata() or {}).get(GRAPH) != digest:
+                raise UserError(f"{path} does not belong to the {GRAPH} beside it; save the model again")
+            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  not a mapping
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: the model was not saved to the end, or the file was moved") from None
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None

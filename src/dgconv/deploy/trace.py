@@ -1,0 +1,79 @@
+"""The calls that a model makes, in order, found by running it on a stand-in for the image (``torch.fx``)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from .builder import has_forward_hooks
+from .calls import IN_PLACE
+from .module_rules import rule_for
+
+
+class Whole(nn.Module):
+    """Holds a model, so that the model is traced like any of its layers."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Any) -> Any:
+        return self.model(x)
+
+
+def trace(model: Whole) -> tuple[fx.Graph, dict[nn.Module, str]]:
+    """The graph of calls, and the modules whose code could not be followed, with the reason: they are single calls."""
+    tracer = _Tracer()
+    return tracer.trace(model), tracer.left
+
+
+class _Proxy(fx.Proxy):
+    """The stand-in. ``x += y`` changes x, and whoever else holds it sees that: fx itself would record ``x + y``."""
+
+
+def _in_place(function: Callable[..., Any]) -> Callable[[_Proxy, Any], fx.Proxy]:
+    return lambda x, y: x.tracer.create_proxy("call_function", function, (x, y), {})
+
+
+for _function in IN_PLACE:
+    setattr(_Proxy, f"__{_function.__name__}__", _in_place(_function))
+
+
+class _Tracer(fx.Tracer):
+    """Follows the code of every module down to the layers that have a rule, and those that cannot be followed."""
+
+    def __init__(self) -> None:
+        super().__init__(param_shapes_constant=True)
+        self.left: dict[nn.Module, str] = {}
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if has_forward_hooks(m):
+            self.left.setdefault(m, "has forward hooks")
+        if isinstance(m, torch.jit.ScriptModule):
+            self.left.setdefault(m, "is TorchScript")
+        return m in self.left or rule_for(m) is not None or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        nodes_before, stack_before = len(self.graph.nodes), dict(self.module_stack)
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception as error:
+            # Whatever stopped the trace in here, a branch on the values most often: take back what was recorded of
+            # this module and record the call of it instead.
+            for node in list(self.graph.nodes)[: nodes_before - 1 : -1]:
+                self.graph.erase_node(node)
+            self.module_stack.clear()
+            self.module_stack.update(stack_before)
+            self.left[m] = f"its code cannot be followed: {_first_line(error)}"
+            return super().call_module(m, forward, args, kwargs)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,52 @@
+// Convolution of planes, dynamic or static; see kernels.h for what it computes and conv_plan.h for how it is cut.
+#pragma once
+
+#include "conv_depthwise.h"
+#include "conv_direct.h"
+#include "conv_winograd.h"
+
+namespace dgconv::DGCONV_ISA {
+
+inline int64_t conv_packed_floats(const Conv& conv) {
+    return conv.groups * group_floats(plan_weights(conv)) + PANEL;  // room to read past the end
+}
+
+inline void pack_conv(const Conv& conv, const float* oihw, float* packed) {
+    memset(packed, 0, sizeof(float) * conv_packed_floats(conv));
+    const Plan plan = plan_weights(conv);
+    if (plan.form != WINOGRAD) return pack_direct(conv, plan, oihw, packed);
+    plan.tile == 4 ? pack_winograd<4>(conv, plan, oihw, packed) : pack_winograd<2>(conv, plan, oihw, packed);
+}
+
+inline int64_t conv_scratch_floats(const Conv& conv, int32_t, int32_t in_w, int32_t out_h, int32_t out_w) {
+    const Plan plan = make_plan(conv, out_h, out_w);
+    if (plan.form == DEPTHWISE) return depthwise_scratch_floats(conv, plan, in_w, out_w);
+    if (plan.form != WINOGRAD) return direct_scratch_floats(conv, plan, in_w, out_w);
+    return plan.tile == 4 ? Winograd<4>(conv, plan, out_h, out_w).total : Winograd<2>(conv, plan, out_h, out_w).total;
+}
+
+inline int32_t conv_pool_parts(const Conv& conv, int32_t out_h, int32_t out_w) {
+    return make_plan(conv, out_h, out_w).chunks;
+}
+
+inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Planes x, Planes y,
+                 const Planes* residual, float* pooled, float* scratch, int rank, int threads) {
+    const Plan plan = make_plan(conv, y.height, y.width);
+    const int begin = first_item(conv, plan, selection, batch, rank, threads);
+    const int end = first_item(conv, plan, selection, batch, rank + 1, threads);
+    for (int index = begin; index < end; ++index) {
+        const Item item = make_item(conv, plan, selection, batch, y.height, y.width, index);
+        const Output output(conv, plan, item, y, residual, pooled);
+        if (plan.form == DEPTHWISE) {
+            convolve_depthwise(conv, plan, item, x, y.width, output, scratch, index == begin);
+        } else if (plan.form != WINOGRAD) {
+            Direct(conv, plan, item, x, y.width, output, scratch).run(index == begin);
+        } else if (plan.tile == 4) {
+            Winograd<4>(conv, plan, y.height, y.width).run(item, x, output, scratch);
+        } else {
+            Winograd<2>(conv, plan, y.height, y.width).run(item, x, output, scratch);
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

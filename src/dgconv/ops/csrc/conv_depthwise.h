@@ -1,0 +1,76 @@
+// Depthwise convolution, 3x3 or 5x5 with stride 1 or 2: each channel has one kernel of its own. Pixels are in the lanes;
+// several rows are computed at once, so that what is loaded of an input row serves all of them.
+#pragma once
+
+#include "conv_gather.h"
+#include "conv_output.h"
+
+namespace dgconv::DGCONV_ISA {
+
+constexpr int ROWS_AT_ONCE = 4;
+
+// What the taps of one row of the kernel need for the outputs in a vector.
+template <int KERNEL, int STRIDE>
+INLINE void load_taps(const float* x, Vec (&taps)[KERNEL]) {
+    if constexpr (STRIDE == 1) {
+        UNROLL for (int k = 0; k < KERNEL; ++k) taps[k] = load(x + k), hold(taps[k]);
+    } else {
+        UNROLL for (int k = 0; k < KERNEL; k += 2) {
+            const Vec a = load(x + k), b = load(x + k + WIDTH);
+            taps[k] = shuffle<Even>(a, b);
+            if (k + 1 < KERNEL) taps[k + 1] = shuffle<Odd>(a, b);
+        }
+    }
+}
+
+template <int KERNEL, int STRIDE>
+void convolve_rows(const float* weight, int pitch, const Item& item, int out_w, const float* from,
+                   const Output& output) {
+    constexpr int IN_ROWS = (ROWS_AT_ONCE - 1) * STRIDE + KERNEL;
+    Vec total{};
+    for (int row = 0; row < item.rows; row += ROWS_AT_ONCE) {
+        const int rows = smaller(ROWS_AT_ONCE, item.rows - row);
+        for (int column = 0; column < out_w; column += WIDTH) {
+            Vec acc[ROWS_AT_ONCE] = {};
+            const float* x = from + int64_t(row) * STRIDE * pitch + column * STRIDE;
+            UNROLL for (int i = 0; i < IN_ROWS; ++i, x += pitch) {
+                Vec taps[KERNEL];
+                load_taps<KERNEL, STRIDE>(x, taps);
+                UNROLL for (int k = 0; k < KERNEL; ++k) {
+                    UNROLL for (int r = 0; r < ROWS_AT_ONCE; ++r) {
+                        const int tap_row = i - r * STRIDE;  // the kernel's row that output row r has here
+                        if (tap_row >= 0 && tap_row < KERNEL) acc[r] += taps[k] * weight[tap_row * KERNEL + k];
+                    }
+                }
+            }
+            const int count = smaller(WIDTH, out_w - column);
+            UNROLL for (int r = 0; r < ROWS_AT_ONCE; ++r) {
+                if (r >= rows) break;
+                const Vec v = output.put(0, (row + r) * out_w + column, acc[r], count);
+                if (output.wants_sums()) total += v;
+            }
+        }
+    }
+    if (output.wants_sums()) output.put_sum(0, total);
+}
+
+// Rows are computed in fours and vectors in whole, also the last, from whatever lies there.
+inline int64_t depthwise_scratch_floats(const Conv& conv, const Plan& plan, int in_w, int out_w) {
+    const PaddedPlane padded(conv, plan, in_w, out_w);
+    return padded.floats() + int64_t(ROWS_AT_ONCE) * conv.stride_h * padded.pitch + 2 * WIDTH;
+}
+
+// `is_first` of the calling thread: what lies outside the image is set to 0 once and never written again.
+inline void convolve_depthwise(const Conv& conv, const Plan& plan, const Item& item, const Planes& x, int out_w,
+                               const Output& output, float* scratch, bool is_first) {
+    const PaddedPlane padded(conv, plan, x.width, out_w);
+    if (is_first) memset(scratch, 0, sizeof(float) * depthwise_scratch_floats(conv, plan, x.width, out_w));
+    const float* plane = x.data + item.image * x.image_stride + int64_t(item.group) * x.height * x.width;
+    padded.fill(conv, item, x, plane, Prepare(conv, item, 0, item.group), scratch);
+    const float* weight = conv.weight + int64_t(item.group) * plan.taps;
+    const auto run = conv.kernel_h == 3 ? (conv.stride_h == 1 ? convolve_rows<3, 1> : convolve_rows<3, 2>)
+                                        : (conv.stride_h == 1 ? convolve_rows<5, 1> : convolve_rows<5, 2>);
+    run(weight, padded.pitch, item, out_w, scratch, output);
+}
+
+}  // namespace dgconv::DGCONV_ISA

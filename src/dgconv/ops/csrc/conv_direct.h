@@ -1,0 +1,251 @@
+// Direct convolution: sums over channels and taps of gathered input times weight, in two forms that differ in what a
+// vector holds.
+#pragma once
+
+#include "conv_gather.h"
+#include "conv_output.h"
+#include "conv_tile.h"
+
+namespace dgconv::DGCONV_ISA {
+
+// The part of the thread's scratch that each thing takes, in floats from its start.
+struct DirectScratch {
+    int64_t plane, gathered, weights, block, taps, total;
+
+    DirectScratch(const Conv& conv, const Plan& plan, const PaddedPlane& padded, const TapLayout& layout) {
+        plane = 0;
+        gathered = plane + padded.floats();
+        weights = gathered + layout.channel * plan.inputs + 2 * PANEL;  // room to read past the end
+        block = weights + (plan.form == PIXEL_LANES && conv.dynamic ? int64_t(plan.block) * plan.inputs : 0);
+        taps = block + plan.block * (plan.form == OUTPUT_LANES ? int64_t(plan.rows) * layout.width : WIDTH);
+        total = taps + plan.taps;
+    }
+};
+
+// One factor of the product: channel `index` lies `channel` floats behind the one before or, if some are chosen, at
+// their places.
+struct Factor {
+    const float* data;
+    int64_t channel;
+    const int32_t* chosen;
+
+    INLINE const float* at(int index) const { return data + channel * (chosen ? chosen[index] : index); }
+};
+
+// What a tile of the product reads: pixels at each tap, weights [channel][tap][weights_of_tap].
+struct Factors {
+    Factor x, weight;
+    const int32_t* tap_offsets;
+    int taps, kept, weights_of_tap;
+};
+
+// Outputs in the lanes: PIXELS pixels of VECTORS vectors of outputs, written to [pixels][stride].
+template <int PIXELS, int VECTORS>
+void output_tile(const Factors& f, int pixel, float* block, int stride) {
+    Vec acc[PIXELS][VECTORS] = {};
+    for (int index = 0; index < f.kept; ++index) {
+        const float *x = f.x.at(index) + pixel, *w = f.weight.at(index);
+        const int64_t ahead = f.weight.at(smaller(index + 1, f.kept - 1)) - w;
+        for (int tap = 0; tap < f.taps; ++tap, w += VECTORS * WIDTH) {
+            prefetch<VECTORS>(w + ahead);
+            multiply_add<PIXELS, VECTORS, 1>(acc, x + f.tap_offsets[tap], w);
+        }
+    }
+    UNROLL for (int i = 0; i < PIXELS; ++i) {
+        UNROLL for (int j = 0; j < VECTORS; ++j) store(block + i * stride + j * WIDTH, acc[i][j]);
+    }
+}
+
+// Pixels in the lanes: OUTPUTS outputs of VECTORS vectors of pixels, handed to `output` as `to` says.
+struct PixelPlace {
+    int output, pixel, pixels;
+    float* totals;
+};
+template <int OUTPUTS, int VECTORS>
+void pixel_tile(const Factors& f, int x_pixel, int first_weight, const Output& output, const PixelPlace& to) {
+    Vec acc[OUTPUTS][VECTORS] = {};
+    for (int index = 0; index < f.kept; ++index) {
+        const float *x = f.x.at(index) + x_pixel, *w = f.weight.at(index) + first_weight;
+        for (int tap = 0; tap < f.taps; ++tap, w += f.weights_of_tap) {
+            multiply_add<OUTPUTS, VECTORS, 1>(acc, w, x + f.tap_offsets[tap]);
+        }
+    }
+    output.put_tile(to.output, to.pixel, acc, to.pixels, to.totals);
+}
+
+typedef void (*OutputTile)(const Factors&, int, float*, int);
+typedef void (*PixelTile)(const Factors&, int, int, const Output&, const PixelPlace&);
+
+// All sizes of a tile, so that any number of pixels or outputs is cut into nearly equal tiles.
+template <size_t... size>
+OutputTile output_tile_of(int pixels, int vectors, std::index_sequence<size...>) {
+    static constexpr OutputTile one[] = {output_tile<size + 1, 1>...}, two[] = {output_tile<size / 2 + 1, 2>...};
+    return vectors == 1 ? one[pixels - 1] : two[2 * (pixels - 1)];
+}
+template <size_t... size>
+PixelTile pixel_tile_of(int outputs, int vectors, std::index_sequence<size...>) {
+    static constexpr PixelTile one[] = {pixel_tile<size + 1, 1>...}, two[] = {pixel_tile<size + 1, 2>...};
+    return (vectors == 1 ? one : two)[outputs - 1];
+}
+
+// One item of a direct convolution.
+class Direct {
+  public:
+    Direct(const Conv& conv, const Plan& plan, const Item& item, const Planes& x, int out_w, const Output& output,
+           float* scratch)
+        : conv(conv), plan(plan), item(item), x(x), output(output), padded(conv, plan, x.width, out_w),
+          layout(conv, plan, out_w), part(conv, plan, padded, layout), scratch(scratch) {}
+
+    // `is_first` of the calling thread: what lies outside the image is set to 0 once and never written again.
+    void run(bool is_first) {
+        if (is_first) memset(scratch + part.plane, 0, sizeof(float) * padded.floats());
+        int32_t* taps = reinterpret_cast<int32_t*>(scratch + part.taps);
+        for (int row = 0; row < conv.kernel_h; ++row) {
+            for (int column = 0; column < conv.kernel_w; ++column) {
+                taps[row * conv.kernel_w + column] = static_cast<int32_t>(layout.offset(conv, row, column));
+            }
+        }
+        f.tap_offsets = taps;
+        f.taps = plan.taps;
+        f.kept = item.kept;
+        if (plan.form == PIXEL_LANES && !conv.in_scale && is_flat(conv, item, x, layout.width)) {
+            multiply_in_place();
+            return;
+        }
+        gather(conv, padded, layout, item, x, scratch + part.plane, scratch + part.gathered);
+        f.x = {scratch + part.gathered, layout.channel, nullptr};
+        if (plan.form == OUTPUT_LANES) {
+            multiply_output_lanes();
+        } else {
+            clear_totals();
+            multiply_pixel_lanes(0, item.pixels, 0, nullptr);
+            put_totals();
+        }
+    }
+
+  private:
+    // Weights of the panel that starts at output `first` of the item.
+    void take_panel(int first, const float* scaled) {
+        f.weights_of_tap = panel_width(plan, item.first_output + first);
+        const int64_t channel = int64_t(plan.taps) * f.weights_of_tap;
+        if (scaled) {
+            f.weight = {scaled + int64_t(first) * item.kept, channel, nullptr};
+        } else {
+            f.weight = {panel_of(conv, plan, item.group, item.first_output + first), channel, item.channels};
+        }
+    }
+
+    void multiply_output_lanes() {
+        float* block = scratch + part.block;
+        for (int first = 0; first < item.outputs; first += PANEL) {
+            take_panel(first, nullptr);
+            const int vectors = f.weights_of_tap / WIDTH;
+            const int tiles = divide_up(item.pixels, vectors == 1 ? 2 * TILE : TILE);
+            for (int tile = 0; tile < tiles; ++tile) {
+                const int pixel = share(item.pixels, tiles, tile), end = share(item.pixels, tiles, tile + 1);
+                const OutputTile run = output_tile_of(end - pixel, vectors, std::make_index_sequence<2 * TILE>());
+                run(f, pixel, block + int64_t(pixel) * plan.block + first, plan.block);
+            }
+        }
+        output.put_transposed(block, plan.block, item.outputs, item.pixels);
+    }
+
+    // Pixels from `begin` to `end`; the input of pixel p lies at p - x_begin. Outputs are outside the loop over pixels,
+    // so that few planes are written at a time.
+    void multiply_pixel_lanes(int begin, int end, int x_begin, const float* scaled) {
+        for (int panel = 0; panel < item.outputs; panel += PANEL) {
+            take_panel(panel, scaled);
+            const int outputs = smaller(PANEL, item.outputs - panel), tiles = divide_up(outputs, TILE);
+            for (int tile = 0; tile < tiles; ++tile) {
+                const int first = share(outputs, tiles, tile), last = share(outputs, tiles, tile + 1);
+                float* totals = scratch + part.block + (panel + first) * WIDTH;
+                for (int pixel = begin; pixel < end; pixel += 2 * WIDTH) {
+                    const int vectors = end - pixel > WIDTH ? 2 : 1;
+                    const PixelTile run = pixel_tile_of(last - first, vectors, std::make_index_sequence<TILE>());
+                    run(f, pixel - x_begin, first, output, {panel + first, pixel, end - pixel, totals});
+                }
+            }
+        }
+    }
+
+    // 1x1 without a norm reads the planes where they are; gates go into the weights, which are fewer. Only the last
+    // pixels are copied, where a vector would reach past the end.
+    void multiply_in_place() {
+        const float* scaled = nullptr;
+        if (item.gates) scaled = scale_weights();
+        const int64_t plane = int64_t(x.height) * x.width;
+        const float* from = x.data + item.image * x.image_stride + item.first_channel * plane +
+                            int64_t(item.first_row) * x.width;
+        clear_totals();
+        f.x = {from, plane, item.channels};
+        const int whole = item.pixels / (2 * WIDTH) * (2 * WIDTH);
+        multiply_pixel_lanes(0, whole, 0, scaled);
+        if (whole < item.pixels) {
+            float* rest = scratch + part.gathered;
+            for (int index = 0; index < item.kept; ++index) {
+                const float* last = f.x.at(index) + whole;
+                for (int i = 0; i < item.pixels - whole; i += WIDTH) {
+                    store(rest + index * layout.channel + i, load_first(last + i, smaller(WIDTH, item.pixels - whole - i)));
+                }
+            }
+            f.x = {rest, layout.channel, nullptr};
+            multiply_pixel_lanes(whole, item.pixels, whole, scaled);
+        }
+        put_totals();
+    }
+
+    // The weights of the kept channels, side by side, times their gates.
+    const float* scale_weights() {
+        float* to = scratch + part.weights;
+        for (int first = 0; first < item.outputs; first += PANEL) {
+            take_panel(first, nullptr);
+            for (int index = 0; index < item.kept; ++index, to += f.weights_of_tap) {
+                const float* from = f.weight.at(index);
+                for (int i = 0; i < f.weights_of_tap; ++i) to[i] = from[i] * item.gates[index];
+            }
+        }
+        return scratch + part.weights;
+    }
+
+    void clear_totals() { memset(scratch + part.block, 0, sizeof(float) * item.outputs * WIDTH); }
+    void put_totals() {
+        if (!output.wants_sums()) return;
+        for (int i = 0; i < item.outputs; ++i) output.put_sum(i, load(scratch + part.block + i * WIDTH));
+    }
+
+    const Conv& conv;
+    const Plan& plan;
+    const Item& item;
+    const Planes& x;
+    const Output& output;
+    const PaddedPlane padded;
+    const TapLayout layout;
+    const DirectScratch part;
+    float* const scratch;
+    Factors f{};
+};
+
+inline int64_t direct_scratch_floats(const Conv& conv, const Plan& plan, int in_w, int out_w) {
+    return DirectScratch(conv, plan, PaddedPlane(conv, plan, in_w, out_w), TapLayout(conv, plan, out_w)).total;
+}
+
+// As in conv_plan.h; `plan.padded_outputs` beyond the group's are 0.
+inline void pack_direct(const Conv& conv, const Plan& plan, const float* oihw, float* packed) {
+    for (int group = 0; group < conv.groups; ++group) {
+        const int first = first_output_of(plan, group);
+        for (int panel = 0; panel < plan.padded_outputs; panel += PANEL) {
+            const int width = panel_width(plan, panel);
+            for (int channel = 0; channel < plan.inputs; ++channel) {
+                for (int tap = 0; tap < plan.taps; ++tap) {
+                    for (int lane = 0; lane < width; ++lane) {
+                        const int output = panel + lane;
+                        const int64_t from = int64_t(first + output * plan.step) * plan.inputs + channel;
+                        *packed++ = output < plan.outputs ? oihw[from * plan.taps + tap] : 0;
+                    }
+                }
+            }
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

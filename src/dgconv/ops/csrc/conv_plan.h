@@ -1,0 +1,196 @@
+// How a convolution is cut into items of work, and where packed weights lie. All of it follows from shapes alone, never
+// from the number of threads, so that results do not depend on it.
+#pragma once
+
+#include "vec.h"
+
+namespace dgconv::DGCONV_ISA {
+
+// With 2 vectors of one factor of a product in registers, how many scalars of the other fit beside; with 1 vector, twice
+// as many.
+constexpr int TILE = REGISTERS == 32 ? 14 : 6;
+
+// Which way a convolution is computed.
+enum Form {
+    OUTPUT_LANES,  // a vector holds outputs of one pixel: wide groups
+    PIXEL_LANES,   // a vector holds pixels of one output: narrow groups, and 1x1 over many pixels
+    WINOGRAD,      // 3x3, stride 1: fewer multiplications on transformed tiles
+    DEPTHWISE,     // a vector holds pixels of one channel, which has a kernel of its own
+};
+
+INLINE int smaller(int a, int b) { return a < b ? a : b; }
+INLINE int larger(int a, int b) { return a > b ? a : b; }
+INLINE int divide_up(int a, int b) { return (a + b - 1) / b; }
+INLINE int round_up(int a, int b) { return divide_up(a, b) * b; }
+// Where part `index` of `parts` nearly equal ones begins.
+INLINE int share(int64_t total, int64_t parts, int64_t index) { return static_cast<int>(total * index / parts); }
+
+// Outputs of one group are packed in panels of two vectors, so that a tile of the product reads its weights in order:
+// [group][panel][channel][tap][output of the panel]. The last panel may be one vector; a narrow group is one panel as
+// wide as itself.
+constexpr int PANEL = 2 * WIDTH;
+
+struct Plan {
+    Form form;
+    int inputs, outputs;  // of a group; a head may read any channel
+    int padded_outputs;   // as packed
+    int step;             // between the outputs of a group: they are interleaved, or a block
+    int taps;             // weights of one input and output, as packed
+    int tile;             // WINOGRAD: outputs of a tile are tile x tile
+    int rows, chunks;     // output rows of an item (the last has fewer)
+    int block, blocks;    // outputs of an item (the last has fewer)
+};
+
+inline bool is_pointwise(const Conv& conv) {
+    return conv.kernel_h == 1 && conv.kernel_w == 1 && conv.stride_h == 1 && conv.stride_w == 1 && !conv.pad_top &&
+           !conv.pad_left;
+}
+
+inline bool suits_winograd(const Conv& conv, const Plan& plan) {
+    return conv.kernel_h == 3 && conv.kernel_w == 3 && conv.stride_h == 1 && conv.stride_w == 1 &&
+           conv.dilation_h == 1 && conv.dilation_w == 1 && 2 * plan.outputs > WIDTH &&
+           divide_up(conv.in_channels, conv.groups) >= 8;
+}
+
+inline bool suits_depthwise(const Conv& conv, const Plan& plan) {
+    return !conv.dynamic && plan.inputs == 1 && plan.outputs == 1 && conv.kernel_h == conv.kernel_w &&
+           (conv.kernel_h == 3 || conv.kernel_h == 5) && conv.stride_h == conv.stride_w && conv.stride_h <= 2 &&
+           conv.dilation_h == 1 && conv.dilation_w == 1;
+}
+
+// Everything that packed weights depend on.
+inline Plan plan_weights(const Conv& conv) {
+    Plan plan{};
+    plan.inputs = conv.dynamic ? conv.in_channels : conv.in_channels / conv.groups;
+    plan.outputs = conv.out_channels / conv.groups;
+    plan.step = conv.dynamic || conv.interleaved ? conv.groups : 1;
+    const bool is_narrow = 2 * plan.outputs <= WIDTH;
+    plan.form = is_narrow ? PIXEL_LANES : OUTPUT_LANES;
+    plan.padded_outputs = is_narrow ? plan.outputs : round_up(plan.outputs, WIDTH);
+    plan.taps = conv.kernel_h * conv.kernel_w;
+    if (suits_depthwise(conv, plan)) plan.form = DEPTHWISE;
+    if (suits_winograd(conv, plan)) {
+        // Larger tiles multiply less, but their weights are four times the kernel's: too much to read for a few pixels,
+        // and the widest layers of a network are those with the fewest pixels.
+        plan.form = WINOGRAD;
+        plan.tile = int64_t(plan.inputs) * conv.out_channels <= 256 * 256 ? 4 : 2;
+        plan.taps = (plan.tile + 2) * (plan.tile + 2);
+    }
+    return plan;
+}
+
+inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
+    Plan plan = plan_weights(conv);
+    // With outputs in the lanes results must be transposed, which short sums do not pay for, and lanes may be empty.
+    const int terms = divide_up(conv.in_channels, conv.groups) * plan.taps;
+    const bool has_many_pixels = out_h * out_w >= 16 * WIDTH;
+    if (plan.form == OUTPUT_LANES && has_many_pixels && (terms <= 128 || plan.outputs % WIDTH)) plan.form = PIXEL_LANES;
+
+    // The input of an item, as gathered, should stay in the second-level cache.
+    int rows, unit = 1;
+    if (plan.form == WINOGRAD) {
+        unit = plan.tile;
+        rows = larger(1, 2 * TILE / divide_up(out_w, plan.tile)) * plan.tile;
+    } else if (plan.form == DEPTHWISE) {
+        rows = larger(4, 4096 / (out_w * conv.stride_h * conv.stride_w));  // in the first-level cache
+    } else {
+        const int64_t row = int64_t(out_w) * conv.kernel_w * divide_up(conv.in_channels, conv.groups);
+        rows = smaller(divide_up(448, out_w), larger(divide_up(196, out_w), (int)((1 << 15) / row)));
+        // As many rows as fill whole vectors of pixels.
+        const int whole = 2 * WIDTH / smaller(2 * WIDTH, out_w & -out_w);
+        if (plan.form == PIXEL_LANES && whole <= rows) unit = whole, rows = rows / unit * unit;
+    }
+    plan.chunks = divide_up(out_h, rows);
+    plan.rows = round_up(divide_up(out_h, plan.chunks), unit);
+    plan.chunks = divide_up(out_h, plan.rows);
+
+    plan.blocks = divide_up(plan.outputs, 4 * PANEL);
+    plan.block = round_up(divide_up(plan.outputs, plan.blocks), PANEL);
+    plan.blocks = divide_up(plan.outputs, plan.block);
+    return plan;
+}
+
+// The output channel that is the first of a group.
+INLINE int first_output_of(const Plan& plan, int group) { return plan.step == 1 ? group * plan.outputs : group; }
+
+inline int64_t group_floats(const Plan& plan) { return int64_t(plan.padded_outputs) * plan.inputs * plan.taps; }
+
+// Width of the panel that starts at this output (a multiple of PANEL).
+INLINE int panel_width(const Plan& plan, int first_output) {
+    return smaller(PANEL, plan.padded_outputs - first_output);
+}
+
+INLINE const float* panel_of(const Conv& conv, const Plan& plan, int group, int first_output) {
+    return conv.weight + group * group_floats(plan) + int64_t(first_output) * plan.inputs * plan.taps;
+}
+
+// One share of the work: some rows of some outputs of one group of one image.
+struct Item {
+    int image, group, chunk;
+    int first_row, rows, pixels;
+    int full_rows;             // of an item that is not the last
+    int first_output, outputs;
+    int first_channel;         // of the group
+    int kept;                  // channels to convolve
+    const int32_t* channels;   // which, or null: the group's own, in order
+    const float* gates;        // their factors, or null
+
+    INLINE int channel(int index) const { return channels ? channels[index] : index; }
+};
+
+// Items are numbered so that those of one group follow each other: a thread keeps their weights in its cache.
+// Runs of `plan.chunks` items share group, block of outputs and image.
+inline int64_t run_count(const Conv& conv, const Plan& plan, int batch) {
+    return int64_t(conv.groups) * plan.blocks * batch;
+}
+
+INLINE int kept_channels(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int64_t run) {
+    if (!conv.dynamic) return plan.inputs;
+    return selection->counts[run % batch * conv.groups + run / batch / plan.blocks];
+}
+
+// The item that the share of thread `rank` begins with. Heads may keep different numbers of channels: a share is an
+// equal part of the work, not of the items.
+inline int first_item(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int rank,
+                      int threads) {
+    const int64_t runs = run_count(conv, plan, batch);
+    if (!conv.dynamic || threads == 1) return share(runs * plan.chunks, threads, rank);
+    constexpr int OUTPUT_COST = 4;  // of finishing an item, in channels
+    int64_t total = 0;
+    for (int64_t run = 0; run < runs; ++run) {
+        total += kept_channels(conv, plan, selection, batch, run) + OUTPUT_COST;
+    }
+    int64_t before = total * plan.chunks * rank;  // work of the threads before, times `threads`
+    for (int64_t run = 0; run < runs; ++run) {
+        const int64_t cost = int64_t(kept_channels(conv, plan, selection, batch, run) + OUTPUT_COST) * threads;
+        if (before < cost * plan.chunks) return static_cast<int>(run * plan.chunks + (before + cost / 2) / cost);
+        before -= cost * plan.chunks;
+    }
+    return static_cast<int>(runs * plan.chunks);
+}
+
+inline Item make_item(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int out_h, int out_w,
+                      int index) {
+    Item item{};
+    item.chunk = index % plan.chunks;
+    index /= plan.chunks;
+    item.kept = kept_channels(conv, plan, selection, batch, index);
+    item.image = index % batch;
+    index /= batch;
+    item.first_output = index % plan.blocks * plan.block;
+    item.group = index / plan.blocks;
+    item.first_row = item.chunk * plan.rows;
+    item.full_rows = plan.rows;
+    item.rows = smaller(plan.rows, out_h - item.first_row);
+    item.pixels = item.rows * out_w;
+    item.outputs = smaller(plan.block, plan.outputs - item.first_output);
+    item.first_channel = conv.dynamic ? 0 : item.group * plan.inputs;
+    if (conv.dynamic) {
+        const int entry = item.image * conv.groups + item.group;
+        item.channels = selection->channels + int64_t(entry) * conv.in_channels;
+        item.gates = selection->gates + int64_t(entry) * conv.in_channels;
+    }
+    return item;
+}
+
+}  // namespace dgconv::DGCONV_ISA

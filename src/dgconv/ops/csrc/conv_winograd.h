@@ -1,0 +1,172 @@
+// 3x3 convolution of stride 1 by Winograd's method, in the same three steps for every item: bring the kept channels into
+// the lanes and transform their tiles; multiply point by point, each a small matrix product over the kept channels;
+// transform back.
+//
+// An infinite or NaN input spreads over the outputs of its tile, where the direct forms confine it to 3x3.
+#pragma once
+
+#include "conv_gather.h"
+#include "conv_output.h"
+#include "conv_tile.h"
+#include "winograd_transform.h"
+
+namespace dgconv::DGCONV_ISA {
+
+template <int OUT>
+struct Winograd {
+    static constexpr int IN = OUT + 2, POINTS = IN * IN;
+
+    const Conv& conv;
+    const Plan& plan;
+    int out_h, out_w, tiles_x, tiles;              // of the largest item
+    int padded_w, padded_h;                        // of the input that its tiles cover
+    int64_t input_point, product_point;            // floats between points; a vector more than needed, as a power
+                                                   // of two would put all points into one set of the cache
+    int64_t padded, inputs, products, block, total;  // places in the scratch
+
+    Winograd(const Conv& conv, const Plan& plan, int out_h, int out_w)
+        : conv(conv), plan(plan), out_h(out_h), out_w(out_w) {
+        tiles_x = divide_up(out_w, OUT);
+        tiles = plan.rows / OUT * tiles_x;
+        padded_w = tiles_x * OUT + 2;
+        padded_h = plan.rows + 2;
+        input_point = int64_t(round_up(plan.inputs, WIDTH)) * tiles + WIDTH;
+        product_point = int64_t(tiles) * plan.block + WIDTH;
+        padded = 0;
+        inputs = padded + int64_t(padded_h) * padded_w * WIDTH;
+        products = inputs + POINTS * input_point;
+        block = products + POINTS * product_point;
+        total = block + int64_t(plan.rows) * out_w * plan.block;
+    }
+
+    // Pixels of up to WIDTH channels, side by side in a vector, into the padded image.
+    void gather(const Item& item, const Planes& x, int first_kept, float* image) const {
+        const int lanes = smaller(WIDTH, item.kept - first_kept);
+        const int64_t plane = int64_t(x.height) * x.width;
+        const int top = larger(0, item.first_row - conv.pad_top);
+        const int bottom = smaller(x.height, item.first_row - conv.pad_top + padded_h);
+        const float* from[WIDTH];
+        Vec scale{}, shift{}, gate{};
+        for (int lane = 0; lane < WIDTH; ++lane) {
+            const int index = first_kept + smaller(lane, lanes - 1);  // idle lanes repeat the last channel, at gate 0
+            const int channel = item.first_channel + item.channel(index);
+            from[lane] = x.data + item.image * x.image_stride + channel * plane + int64_t(top) * x.width;
+            if (lane < lanes) gate[lane] = item.gates ? item.gates[index] : 1;
+            if (conv.in_scale) scale[lane] = conv.in_scale[channel], shift[lane] = conv.in_shift[channel];
+        }
+        const int64_t skip = int64_t(padded_w - x.width) * WIDTH;
+        float* to = image + (int64_t(top - item.first_row + conv.pad_top) * padded_w + conv.pad_left) * WIDTH;
+        const int pixels = (bottom - top) * x.width;
+        int column = 0;
+        for (int pixel = 0; pixel < pixels; pixel += WIDTH) {
+            const int count = smaller(WIDTH, pixels - pixel);
+            Vec rows[WIDTH];
+            if (count == WIDTH) {
+                UNROLL for (int lane = 0; lane < WIDTH; ++lane) rows[lane] = load(from[lane] + pixel);
+            } else {
+                for (int lane = 0; lane < WIDTH; ++lane) rows[lane] = load_first(from[lane] + pixel, count);
+            }
+            transpose(rows);
+            for (int i = 0; i < count; ++i) {
+                Vec v = rows[i];
+                if (conv.in_scale) v = activate(v * scale + shift, conv.in_activation);
+                store(to, v * gate);
+                to += WIDTH;
+                if (++column == x.width) column = 0, to += skip;
+            }
+        }
+    }
+
+    void run(const Item& item, const Planes& x, const Output& output, float* scratch) const {
+        const int tile_rows = divide_up(item.rows, OUT), count = tile_rows * tiles_x;
+        memset(scratch + padded, 0, sizeof(float) * padded_h * padded_w * WIDTH);  // what is outside stays 0
+        for (int first = 0; first < item.kept; first += WIDTH) {
+            gather(item, x, first, scratch + padded);
+            float* to = scratch + inputs + int64_t(first) * count;
+            for (int row = 0; row < tile_rows; ++row) {
+                const float* tile = scratch + padded + int64_t(row) * OUT * padded_w * WIDTH;
+                for (int column = 0; column < tiles_x; ++column, tile += OUT * WIDTH, to += WIDTH) {
+                    transform_input<OUT>(tile, int64_t(padded_w) * WIDTH, to, input_point);
+                }
+            }
+        }
+        multiply(item, count, scratch);
+        for (int first = 0; first < item.outputs; first += WIDTH) {
+            for (int tile = 0; tile < count; ++tile) {
+                Vec y[OUT][OUT];
+                transform_output<OUT>(scratch + products + int64_t(tile) * plan.block + first, product_point, y);
+                const int row = tile / tiles_x * OUT, column = tile % tiles_x * OUT;
+                float* to = scratch + block + (int64_t(row) * out_w + column) * plan.block + first;
+                UNROLL for (int i = 0; i < OUT; ++i) {
+                    UNROLL for (int j = 0; j < OUT; ++j) {
+                        if (row + i < item.rows && column + j < out_w) store(to + (i * out_w + j) * plan.block, y[i][j]);
+                    }
+                }
+            }
+        }
+        output.put_transposed(scratch + block, plan.block, item.outputs, item.pixels);
+    }
+
+    void multiply(const Item& item, int count, float* scratch) const;
+};
+
+// TILES tiles of VECTORS vectors of outputs, at one point.
+template <int TILES, int VECTORS>
+void point_tile(const Item& item, const float* x, int64_t x_block, const float* panel, int64_t w_channel, float* products,
+                int stride) {
+    Vec acc[TILES][VECTORS] = {};
+    for (int first = 0; first < item.kept; first += WIDTH, x += x_block) {
+        const int lanes = smaller(WIDTH, item.kept - first);
+        for (int lane = 0; lane < lanes; ++lane) {
+            const float* w = panel + item.channel(first + lane) * w_channel;
+            prefetch<VECTORS>(w + VECTORS * WIDTH);  // for the next point
+            multiply_add<TILES, VECTORS, WIDTH>(acc, x + lane, w);
+        }
+    }
+    UNROLL for (int i = 0; i < TILES; ++i) {
+        UNROLL for (int j = 0; j < VECTORS; ++j) store(products + i * stride + j * WIDTH, acc[i][j]);
+    }
+}
+
+typedef void (*PointTile)(const Item&, const float*, int64_t, const float*, int64_t, float*, int);
+
+template <size_t... size>
+PointTile point_tile_of(int tiles, int vectors, std::index_sequence<size...>) {
+    static constexpr PointTile one[] = {point_tile<size + 1, 1>...}, two[] = {point_tile<size / 2 + 1, 2>...};
+    return vectors == 1 ? one[tiles - 1] : two[2 * (tiles - 1)];
+}
+
+template <int OUT>
+void Winograd<OUT>::multiply(const Item& item, int count, float* scratch) const {
+    for (int first = 0; first < item.outputs; first += PANEL) {
+        const float* panel = panel_of(conv, plan, item.group, item.first_output + first);
+        const int width = panel_width(plan, item.first_output + first);
+        const int parts = divide_up(count, width == WIDTH ? 2 * TILE : TILE);
+        for (int point = 0; point < POINTS; ++point, panel += width) {
+            for (int part = 0; part < parts; ++part) {
+                const int tile = share(count, parts, part), end = share(count, parts, part + 1);
+                const PointTile run = point_tile_of(end - tile, width / WIDTH, std::make_index_sequence<2 * TILE>());
+                run(item, scratch + inputs + point * input_point + int64_t(tile) * WIDTH, int64_t(count) * WIDTH, panel,
+                    POINTS * width, scratch + products + point * product_point + int64_t(tile) * plan.block + first, plan.block);
+            }
+        }
+    }
+}
+
+template <int OUT>
+void pack_winograd(const Conv& conv, const Plan& plan, const float* oihw, float* packed) {
+    for (int group = 0; group < conv.groups; ++group) {
+        const int first = first_output_of(plan, group);
+        for (int output = 0; output < plan.outputs; ++output) {
+            const int panel = output / PANEL * PANEL, width = panel_width(plan, panel);
+            for (int channel = 0; channel < plan.inputs; ++channel) {
+                const float* from = oihw + (int64_t(first + output * plan.step) * plan.inputs + channel) * 9;
+                float* to = packed + group * group_floats(plan) + int64_t(panel) * plan.inputs * plan.taps +
+                            int64_t(channel) * plan.taps * width + output - panel;
+                transform_kernel<OUT>(from, to, width);
+            }
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

@@ -1,0 +1,49 @@
+// Steps without a window: norm, sum and activation of whole planes (without any of them, a copy), and the classifier.
+#pragma once
+
+#include "elementwise.h"
+
+namespace dgconv::DGCONV_ISA {
+
+template <int ACTIVATION, class AnyNorm>
+INLINE void pointwise_plane(const float* __restrict x, const float* __restrict other, float* __restrict y,
+                            int64_t pixels, AnyNorm norm) {
+    if (other)
+        for (int64_t i = 0; i < pixels; ++i) y[i] = activated<ACTIVATION>(norm(x[i]) + other[i]);
+    else
+        for (int64_t i = 0; i < pixels; ++i) y[i] = activated<ACTIVATION>(norm(x[i]));
+}
+
+// y = activation(norm(x) + other); other may be null.
+inline void pointwise(const Norm& norm, int32_t activation, int batch, Planes x, const Planes* other, Planes y,
+                      int rank, int threads) {
+    const int64_t pixels = int64_t(x.height) * x.width;
+    for_each_plane(batch, x, rank, threads, [&](int64_t image, int64_t channel) {
+        const float* from = plane_of(x, image, channel);
+        const float* add = other ? plane_of(*other, image, channel) : nullptr;
+        float* to = plane_of(y, image, channel);
+        with_norm(norm, channel, [&](auto pixel) {
+            if (activation == RELU) return pointwise_plane<RELU>(from, add, to, pixels, pixel);
+            if (activation == RELU6) return pointwise_plane<RELU6>(from, add, to, pixels, pixel);
+            pointwise_plane<IDENTITY>(from, add, to, pixels, pixel);
+        });
+    });
+}
+
+// y = x weight^T + bias, rows of features; bias may be null. A few outputs of all images at a time: each weight is
+// fetched from memory once.
+inline void linear(const float* weight, const float* bias, int batch, Planes x, Planes y, int rank, int threads) {
+    const int64_t block = 8, blocks = (y.channels + block - 1) / block;
+    const Share share = share_of(blocks, rank, threads);
+    for (int64_t item = share.begin; item < share.end; ++item) {
+        const int64_t first = item * block, count = first + block < y.channels ? block : y.channels - first;
+        for (int64_t image = 0; image < batch; image++) {
+            float* out = y.data + image * y.image_stride + first;
+            multiply(weight + first * x.channels, count, x.data + image * x.image_stride, x.channels, out);
+            if (bias)
+                for (int64_t i = 0; i < count; ++i) out[i] += bias[first + i];
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

@@ -1,0 +1,202 @@
+// Runs a prepared network: one parallel region for all of it, in which every thread walks the list of steps and takes
+// shares of each.
+#include "program.h"
+
+#include <chrono>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "crew.h"
+#include "table.h"
+
+#define DGCONV_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace dgconv {
+namespace {
+
+int64_t whole_cache_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+// Where a dynamic convolution keeps what it decides by: sums [B, C]; saliency, gates and channels [B, H, C]; counts
+// [B, H].
+struct GateMemory {
+    float *sums, *saliency, *gates;
+    int32_t *channels, *counts;
+
+    GateMemory(float* memory, const Gate& gate, int batch) {
+        sums = memory;
+        saliency = sums + image_entries(gate, batch);
+        gates = saliency + head_entries(gate, batch);
+        channels = reinterpret_cast<int32_t*>(gates + head_entries(gate, batch));
+        counts = channels + head_entries(gate, batch);
+    }
+
+    static int64_t image_entries(const Gate& gate, int batch) {
+        return whole_cache_lines(int64_t(batch) * gate.channels);
+    }
+
+    static int64_t head_entries(const Gate& gate, int batch) {
+        return whole_cache_lines(int64_t(batch) * gate.heads * gate.channels);
+    }
+
+    static int64_t floats(const Gate& gate, int batch) {
+        return image_entries(gate, batch) + 3 * head_entries(gate, batch) +
+               whole_cache_lines(int64_t(batch) * gate.heads);
+    }
+};
+
+// What one thread does.
+class Worker {
+   public:
+    Worker(const Program& program, Crew& crew, const float* x, float* y, float* arena, int rank, double* seconds)
+        : program(program),
+          crew(crew),
+          kernels(dgconv::kernels()),
+          places{nullptr, arena, const_cast<float*>(x), y},
+          scratch(arena + program.scratch + rank * program.scratch_floats),
+          seconds(rank == 0 ? seconds : nullptr) {}
+
+    void run() {
+        noted = Clock::now();
+        for (step = program.steps; step < program.steps + program.step_count; ++step) run_step();
+    }
+
+   private:
+    using Clock = std::chrono::steady_clock;
+
+    const Program& program;
+    Crew& crew;
+    const Kernels& kernels;
+    float* const places[4];
+    float* const scratch;
+    double* const seconds;
+    const Step* step;
+    int64_t stage = 0;
+    Clock::time_point noted;
+
+    void run_step() {
+        const int batch = program.batch;
+        const Planes x = planes(step->input), y = planes(step->output), other = planes(step->other);
+        const Planes* maybe_other = step->other.place == NOWHERE ? nullptr : &other;
+        const auto convolve = [&](const Selection* selection) {
+            run_stage(COMPUTING, [&](int share, int shares) {
+                kernels.conv(step->conv, selection, batch, x, y, maybe_other, in_arena(step->output_sums), scratch,
+                             share, shares);
+            });
+        };
+        switch (step->kind) {
+            case CONV:
+                return convolve(nullptr);
+            case DYNAMIC_CONV: {
+                const Selection selection = select_channels(x);
+                return convolve(&selection);
+            }
+            case POOL:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.pool(step->window, step->before, batch, x, y, scratch, share, shares);
+                });
+            case GLOBAL_POOL:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.sum_planes(step->before, batch, x, pixels(x), y.data, y.image_stride, share, shares);
+                });
+            case LINEAR:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.linear(step->weight, step->bias, batch, x, y, share, shares);
+                });
+            case POINTWISE:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.pointwise(step->before, step->activation, batch, x, maybe_other, y, share, shares);
+                });
+        }
+    }
+
+    Selection select_channels(const Planes& x) {
+        const Gate& gate = step->gate;
+        const int batch = program.batch;
+        const GateMemory memory(in_arena(step->gate_memory), gate, batch);
+        const float* sums = in_arena(step->input_sums);
+        if (!sums) {
+            run_stage(POOLING, [&](int share, int shares) {
+                kernels.sum_planes(step->before, batch, x, 1, memory.sums, x.channels, share, shares);
+            });
+        }
+        run_stage(SELECTING, [&](int share, int shares) {
+            kernels.generate(gate, batch, sums ? sums : memory.sums, sums ? step->input_parts : 1, pixels(x),
+                             memory.saliency, scratch, share, shares);
+            note_time(GENERATING);
+            kernels.select(gate, batch, memory.saliency, memory.channels, memory.gates, memory.counts, scratch, share,
+                           shares);
+            note_time(SELECTING);
+        });
+        return {memory.channels, memory.gates, memory.counts};
+    }
+
+    // The time until the stage is complete counts as time of the kind.
+    template <class Body>
+    void run_stage(Stage kind, Body body) {
+        crew.run_stage(stage++, body);
+        note_time(kind);
+    }
+
+    void note_time(Stage kind) {
+        if (!seconds) return;
+        const Clock::time_point now = Clock::now();
+        seconds[(step - program.steps) * STAGES + kind] += std::chrono::duration<double>(now - noted).count();
+        noted = now;
+    }
+
+    Planes planes(const View& view) const {
+        return {places[view.place] + view.offset, view.image_stride, view.channels, view.height, view.width};
+    }
+
+    float* in_arena(int64_t offset) const { return offset < 0 ? nullptr : places[ARENA] + offset; }
+
+    static float pixels(const Planes& x) { return float(int64_t(x.height) * x.width); }
+};
+
+Planes shape_of(const View& view) { return {nullptr, 0, view.channels, view.height, view.width}; }
+
+}  // namespace
+}  // namespace dgconv
+
+using namespace dgconv;
+
+DGCONV_EXPORT int64_t dgconv_step_bytes() { return sizeof(Step); }
+
+DGCONV_EXPORT int64_t dgconv_gate_floats(const Gate* gate, int32_t batch) {
+    return GateMemory::floats(*gate, batch);
+}
+
+DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
+    const View &x = step->input, &y = step->output;
+    if (step->kind == POOL) return kernels().pool_scratch_floats(step->window, shape_of(x), shape_of(y));
+    if (step->kind != CONV && step->kind != DYNAMIC_CONV) return 0;
+    const int64_t conv = kernels().conv_scratch_floats(step->conv, x.height, x.width, y.height, y.width);
+    const int64_t gate = step->kind == DYNAMIC_CONV ? kernels().gate_scratch_floats(step->gate) : 0;
+    return conv > gate ? conv : gate;
+}
+
+DGCONV_EXPORT void dgconv_run(const Program* program, const float* x, float* y, float* arena, int32_t threads,
+                              double* seconds) {
+    Crew crew(threads);
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+        Worker(*program, crew, x, y, arena, omp_get_thread_num(), seconds).run();
+        return;
+    }
+#endif
+    Worker(*program, crew, x, y, arena, 0, seconds).run();
+}
+
+DGCONV_EXPORT int64_t dgconv_gate_scratch_floats(const Gate* gate) { return kernels().gate_scratch_floats(*gate); }
+
+DGCONV_EXPORT void dgconv_generate(const Gate* gate, int32_t batch, const float* means, float* saliency,
+                                   float* scratch) {
+    kernels().generate(*gate, batch, means, 1, 1, saliency, scratch, 0, 1);
+}
+
+DGCONV_EXPORT void dgconv_select(const Gate* gate, int32_t batch, const float* saliency, int32_t* channels,
+                                 float* gates, int32_t* counts, float* scratch) {
+    kernels().select(*gate, batch, saliency, channels, gates, counts, scratch, 0, 1);
+}

@@ -1,0 +1,63 @@
+// A prepared network as plain data: a list of steps over views of one block of memory, the arena.
+//
+// Python writes it once for each input shape (dgconv/ops/structs.py mirrors these structs); the executor in
+// program.cpp only reads it, so any number of threads may run one program at once, each with its own arena.
+#pragma once
+
+#include "kernels.h"
+
+namespace dgconv {
+
+enum Place : int32_t { NOWHERE = 0, ARENA = 1, INPUT = 2, OUTPUT = 3 };
+
+// Planes whose address is known only when the program runs. `offset` is in floats from the start of `place`.
+struct View {
+    int64_t offset, image_stride;
+    int32_t place, channels, height, width;
+};
+
+enum StepKind : int32_t { CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, POINTWISE = 5 };
+
+// One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
+struct Step {
+    int32_t kind;
+    int32_t activation;          // POINTWISE
+    View input, output, other;   // other: the residual, or what POINTWISE adds
+    Conv conv;                   // CONV, DYNAMIC_CONV
+    Gate gate;                   // DYNAMIC_CONV
+    Norm before;                 // DYNAMIC_CONV (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
+    Window window;               // POOL
+    const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
+    int64_t output_sums;         // CONV, DYNAMIC_CONV: where to leave partial sums of the output, for a later gate
+    int64_t input_sums;          // DYNAMIC_CONV: the sums [B, C, input_parts] that the step before left; if there are
+    int32_t input_parts;         //   none, it sums up its input itself
+    int64_t gate_memory;         // DYNAMIC_CONV: room for what it decides by, dgconv_gate_floats of them
+};
+
+struct Program {
+    const Step* steps;
+    int32_t step_count, batch;
+    int64_t scratch, scratch_floats;  // in the arena, one after the other for each thread
+};
+
+// What the time of a step is spent on. `seconds` of dgconv_run is [steps, STAGES].
+enum Stage : int32_t { POOLING = 0, GENERATING = 1, SELECTING = 2, COMPUTING = 3, STAGES = 4 };
+
+}  // namespace dgconv
+
+extern "C" {
+// Size in bytes of a Step: tells whether the Python side has the same idea of it.
+int64_t dgconv_step_bytes();
+// Floats of arena that the gate of a dynamic convolution needs at Step::gate_memory.
+int64_t dgconv_gate_floats(const dgconv::Gate*, int32_t batch);
+// Floats of scratch that each thread needs for a step.
+int64_t dgconv_scratch_floats(const dgconv::Step*);
+// Runs the program. The result does not depend on the number of threads. `seconds` may be null.
+void dgconv_run(const dgconv::Program*, const float* x, float* y, float* arena, int32_t threads, double* seconds);
+
+// The two halves of a gate by themselves, on one thread: saliency [B, H, C] of channel means [B, C], and the choice.
+int64_t dgconv_gate_scratch_floats(const dgconv::Gate*);
+void dgconv_generate(const dgconv::Gate*, int32_t batch, const float* means, float* saliency, float* scratch);
+void dgconv_select(const dgconv::Gate*, int32_t batch, const float* saliency, int32_t* channels, float* gates,
+                   int32_t* counts, float* scratch);
+}

@@ -1,0 +1,44 @@
+// The kernels of one instruction set. Each isa_*.cpp compiles the same headers with its own flags and fills one table.
+#pragma once
+
+#include "kernels.h"
+
+namespace dgconv {
+
+// A kernel is called by every thread with its rank and does its share of the work; `scratch` is the thread's own.
+// Results do not depend on the number of threads.
+struct Kernels {
+    const char* name;
+
+    int64_t (*conv_packed_floats)(const Conv&);
+    void (*pack_conv)(const Conv&, const float* oihw, float* packed);
+    int64_t (*conv_scratch_floats)(const Conv&, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w);
+    // `pooled` receives sums of the outputs, [B, C', parts]: their total over the parts is the sum of a plane.
+    int32_t (*conv_pool_parts)(const Conv&, int32_t out_h, int32_t out_w);
+    void (*conv)(const Conv&, const Selection*, int32_t batch, Planes x, Planes y, const Planes* residual,
+                 float* pooled, float* scratch, int rank, int threads);
+
+    // sums[b * stride + c] = sum over the plane of norm(x), divided.
+    void (*sum_planes)(const Norm&, int batch, Planes x, float divisor, float* sums, int64_t stride, int rank,
+                       int threads);
+    int64_t (*gate_scratch_floats)(const Gate&);
+    // saliency [B, H, C] from sums [B, C, parts] over planes of `pixels`; then the choice, laid out as in Selection.
+    // A thread selects from what it generated itself: no barrier is needed in between.
+    void (*generate)(const Gate&, int batch, const float* sums, int parts, float pixels, float* saliency,
+                     float* scratch, int rank, int threads);
+    void (*select)(const Gate&, int batch, const float* saliency, int32_t* channels, float* gates, int32_t* counts,
+                   float* scratch, int rank, int threads);
+
+    int64_t (*pool_scratch_floats)(const Window&, const Planes& x, const Planes& y);
+    void (*pool)(const Window&, const Norm&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
+    void (*pointwise)(const Norm&, int32_t activation, int batch, Planes x, const Planes* other, Planes y, int rank,
+                      int threads);
+    void (*linear)(const float* weight, const float* bias, int batch, Planes x, Planes y, int rank, int threads);
+};
+
+extern const Kernels avx512_kernels, avx2_kernels, portable_kernels;
+
+// The table in use: the best the CPU has, unless select_kernels chose another.
+const Kernels& kernels();
+
+}  // namespace dgconv

@@ -1,0 +1,77 @@
+"""The native CPU kernels: finds the library, checks it and says which instruction set it uses.
+
+The library is plain C++ behind a C interface (``csrc/``), built on installation where a compiler is found. It is an
+extra: without it everything computes with torch.
+"""
+
+import ctypes
+import importlib.util
+import logging
+import os
+import zlib
+from functools import cache
+from pathlib import Path
+
+import torch  # noqa: F401  first: the library then shares torch's OpenMP threads instead of starting its own
+
+from ..errors import UserError
+from . import structs
+
+ISAS = ("avx512", "avx2", "portable")
+ISA_VARIABLE = "DGCONV_ISA"
+
+log = logging.getLogger(__name__)
+
+
+def available() -> bool:
+    """Whether the native kernels can be used here."""
+    return library() is not None
+
+
+def isa() -> str:
+    """The instruction set in use: "avx512", "avx2" or "portable"; "none" without the native kernels."""
+    found = library()
+    return found.dgconv_isa().decode() if found else "none"
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The kernels, loaded once; None, and one line in the log, where they cannot be used."""
+    try:
+        found = _load()
+    except (ImportError, OSError) as problem:
+        log.info("native kernels are not in use: %s", problem)
+        return None
+    _select(found, os.environ.get(ISA_VARIABLE, ""))
+    return found
+
+
+def _load() -> ctypes.CDLL:
+    spec = importlib.util.find_spec(f"{__package__}._native")
+    if spec is None or spec.origin is None:
+        raise ImportError("they were not built; install again with a C++ compiler at hand (g++ or clang++)")
+    found = ctypes.CDLL(spec.origin)
+    found.dgconv_native_version.restype = found.dgconv_isa.restype = ctypes.c_char_p
+    built_from, expected = found.dgconv_native_version().decode(), _fingerprint()
+    if expected is not None and built_from != expected:
+        raise ImportError("they were built from other sources than those installed; run `pip install -e .` again")
+    structs.declare(found)
+    return found
+
+
+def _fingerprint() -> str | None:
+    """Of the sources beside this file, as setup.py computes it; None where only the library was installed."""
+    check, sources = 0, Path(__file__).parent / "csrc"
+    if not sources.is_dir():
+        return None
+    for path in sorted(sources.iterdir()):
+        if path.suffix in (".h", ".cpp"):
+            check = zlib.crc32(path.read_bytes(), check)
+    return f"{check:08x}"
+
+
+def _select(found: ctypes.CDLL, name: str) -> None:
+    if name not in ("", *ISAS):
+        raise UserError(f"{ISA_VARIABLE}={name!r} is unknown; use {', '.join(ISAS)}, or unset it for the best one")
+    if not found.dgconv_select_isa(name.encode()):
+        raise UserError(f"{ISA_VARIABLE}={name}: this CPU lacks it; unset {ISA_VARIABLE} to take the best it has")

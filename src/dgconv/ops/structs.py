@@ -1,0 +1,119 @@
+"""The structs of ``csrc/kernels.h`` and ``csrc/program.h``, field by field, as ctypes sees them.
+
+An address is an integer, the ``data_ptr()`` of a tensor that the caller keeps alive; None is the null pointer.
+"""
+
+from ctypes import CDLL, POINTER, Structure, c_float, c_int32, c_int64, c_void_p, sizeof
+from typing import Any, ClassVar
+
+ACTIVATIONS = {"identity": 0, "relu": 1, "relu6": 2}
+
+
+def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Planes(Structure):
+    _fields_: ClassVar = [
+        ("data", c_void_p),
+        ("image_stride", c_int64),
+        *_fields("channels height width", c_int32),
+    ]
+
+
+class Conv(Structure):
+    _fields_: ClassVar = [
+        *_fields("in_channels out_channels", c_int32),
+        *_fields("kernel_h kernel_w stride_h stride_w pad_top pad_left dilation_h dilation_w", c_int32),
+        *_fields("groups dynamic", c_int32),
+        *_fields("weight in_scale in_shift", c_void_p),
+        ("in_activation", c_int32),
+        ("bias", c_void_p),
+        *_fields("activation interleaved", c_int32),
+    ]
+
+
+class Selection(Structure):
+    _fields_: ClassVar = _fields("channels gates counts", c_void_p)
+
+
+class Norm(Structure):
+    _fields_: ClassVar = [*_fields("scale shift", c_void_p), ("activation", c_int32)]
+
+
+class Window(Structure):
+    _fields_: ClassVar = _fields("is_max kernel_h kernel_w stride_h stride_w pad_top pad_left", c_int32)
+
+
+class Gate(Structure):
+    _fields_: ClassVar = [
+        *_fields("channels heads hidden", c_int32),
+        *_fields("weight1 weight2 beta", c_void_p),
+        *_fields("is_global keep", c_int32),
+        ("threshold", c_float),
+    ]
+
+
+NOWHERE, ARENA, INPUT, OUTPUT = range(4)  # places
+
+
+class View(Structure):
+    _fields_: ClassVar = [
+        *_fields("offset image_stride", c_int64),
+        *_fields("place channels height width", c_int32),
+    ]
+
+
+CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, POINTWISE = range(6)  # kinds of steps
+
+
+class Step(Structure):
+    _fields_: ClassVar = [
+        *_fields("kind activation", c_int32),
+        *_fields("input output other", View),
+        ("conv", Conv),
+        ("gate", Gate),
+        ("before", Norm),
+        ("window", Window),
+        *_fields("weight bias", c_void_p),
+        *_fields("output_sums input_sums", c_int64),
+        ("input_parts", c_int32),
+        ("gate_memory", c_int64),
+    ]
+
+
+class Program(Structure):
+    _fields_: ClassVar = [
+        ("steps", POINTER(Step)),
+        *_fields("step_count batch", c_int32),
+        *_fields("scratch scratch_floats", c_int64),
+    ]
+
+
+STAGES = ("pool", "generator", "select", "compute")  # what the time of a step is spent on
+
+
+def declare(library: CDLL) -> None:
+    """Tells ctypes the types of the functions that take these structs."""
+    for name, result, arguments in (
+        ("dgconv_conv_packed_floats", c_int64, (POINTER(Conv),)),
+        ("dgconv_pack_conv", None, (POINTER(Conv), c_void_p, c_void_p)),
+        ("dgconv_conv_pool_parts", c_int32, (POINTER(Conv), c_int32, c_int32)),
+        ("dgconv_conv_scratch_floats", c_int64, (POINTER(Conv), *[c_int32] * 4)),
+        (
+            "dgconv_conv",
+            None,
+            (POINTER(Conv), POINTER(Selection), c_int32, *[POINTER(Planes)] * 3, *[c_void_p] * 2, c_int64, c_int32),
+        ),
+        ("dgconv_step_bytes", c_int64, ()),
+        ("dgconv_gate_floats", c_int64, (POINTER(Gate), c_int32)),
+        ("dgconv_scratch_floats", c_int64, (POINTER(Step),)),
+        ("dgconv_run", None, (POINTER(Program), c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("dgconv_gate_scratch_floats", c_int64, (POINTER(Gate),)),
+        ("dgconv_generate", None, (POINTER(Gate), c_int32, *[c_void_p] * 3)),
+        ("dgconv_select", None, (POINTER(Gate), c_int32, *[c_void_p] * 5)),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    if library.dgconv_step_bytes() != sizeof(Step):
+        raise ImportError("dgconv/ops/structs.py and csrc/program.h differ in their idea of a step")

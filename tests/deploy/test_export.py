@@ -1,0 +1,177 @@
+"""Exported files compute what the network computes, for any batch, ties included."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dgconv import create_model, dynamic_layers, save_model
+from dgconv.cli import main
+from dgconv.deploy.export import export_model, write_onnx
+from dgconv.deploy.settle import settle_
+from dgconv.errors import UserError
+from dgconv.layers import HeadGate
+
+NETWORKS = {
+    "condensenet20_dgc": ({"stages": (2, 2, 2)}, 32),
+    "condensenet20_dgcg": ({"stages": (1, 1, 1)}, 16),
+    "condensenet20_sgc": ({"stages": (1, 1, 1)}, 16),
+    "mobilenetv2_dgc": ({"width": 0.25}, 32),
+    "resnet18_dgc": ({"width": 16, "stages": (1, 1, 1, 1)}, 32),
+}
+
+
+@pytest.fixture
+def network(request):
+    """A settled network, the global gates of which prune."""
+    options, side = NETWORKS[request.param]
+    model = create_model(request.param, num_classes=10, **options)
+    settle_(model, (3, side, side), batches=4)
+    for _, layer in dynamic_layers(model):
+        if not isinstance(layer.gate, HeadGate):
+            layer.gate.threshold.fill_(1.0)
+    return model, (3, side, side)
+
+
+def session_of(file):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return session, lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+
+
+@torch.no_grad()
+def assert_computes(model, exported, input_size, tolerance=1e-5):
+    for batch in (1, 7):
+        x = torch.randn(batch, *input_size)
+        expected = model(x)
+        assert (exported(x) - expected).abs().max() <= tolerance * expected.abs().max(), batch
+
+
+@pytest.mark.parametrize("network", NETWORKS, indirect=True)
+def test_onnx(network, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    model, size = network
+    report = export_model(model, tmp_path / "net.onnx", "onnx", size)
+    assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
+    assert report.bytes == (tmp_path / "net.onnx").stat().st_size
+    assert report.difference < 1e-3
+    is_dynamic = any(True for _ in dynamic_layers(model))
+    assert ("saves no time" in report.note) == is_dynamic
+    session, exported = session_of(tmp_path / "net.onnx")
+    assert session.get_inputs()[0].shape == ["batch", *size]
+    assert session.get_outputs()[0].shape == ["batch", 10]
+    assert_computes(model, exported, size)
+    nodes = onnx.load(tmp_path / "net.onnx").graph.node
+    assert {node.domain for node in nodes} == {""}, "standard operations only"
+
+
+@pytest.mark.parametrize("network", ["condensenet20_dgc", "resnet18_dgc"], indirect=True)
+def test_onnx_with_ties_everywhere(network, tmp_path):
+    """All saliencies are 1, so the channels of lowest index are kept, and which are kept shows in the result."""
+    model, size = network
+    for _, layer in dynamic_layers(model):
+        layer.generator.reset_to_ones()
+    settle_(model, size)
+    export_model(model, tmp_path / "net.onnx", "onnx", size)
+    assert_computes(model, session_of(tmp_path / "net.onnx")[1], size)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's, about itself
+@pytest.mark.parametrize("tie_rule", ["lowest_index", "drop"])
+def test_the_gate_in_onnx_chooses_exactly_the_same(tmp_path, tie_rule):
+    gate = HeadGate(24, 0.5, tie_rule=tie_rule)
+    exported = write_onnx(gate, tmp_path / "gate.onnx", (4, 24))
+    few_values = torch.randint(-2, 3, (50, 4, 24)).float()
+    special = few_values.clone()
+    special[torch.rand(special.shape) < 0.2] = float("nan")
+    special[torch.rand(special.shape) < 0.1] = float("inf")
+    for scores in (torch.rand(7, 4, 24), few_values, torch.zeros(1, 4, 24), torch.full((1, 4, 24), torch.nan), special):
+        result, expected = exported(scores), gate(scores)
+        assert torch.equal(result.nan_to_num(5), expected.nan_to_num(5))
+
+
+@pytest.mark.parametrize("network", ["condensenet20_dgc", "condensenet20_dgcg"], indirect=True)
+def test_torch_export(network, tmp_path):
+    model, size = network
+    model.train()
+    report = export_model(model, tmp_path / "net.pt2", "torch", size)
+    assert model.training, "left as it was"
+    model.eval()
+    assert report.difference == 0
+    assert "import dgconv" in report.note
+    loaded = torch.export.load(tmp_path / "net.pt2")
+    assert "dgconv.dynamic_group_conv2d" in str(loaded.graph)
+    assert_computes(model, loaded.module(), size)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+@pytest.mark.parametrize("network", ["condensenet20_dgc"], indirect=True)
+def test_aoti(network, tmp_path):
+    model, size = network
+    report = export_model(model, tmp_path / "net.pt2", "aoti", size)
+    assert report.difference < 1e-4
+    torch.save((x := torch.randn(5, *size), model(x).detach()), tmp_path / "expected.pt")
+    program = (
+        "import torch, dgconv; net = torch._inductor.aoti_load_package('net.pt2'); "
+        "x, expected = torch.load('expected.pt'); torch.testing.assert_close(net(x), expected, rtol=1e-4, atol=1e-4)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path, timeout=120)
+
+
+@pytest.fixture
+def run(tmp_path):
+    model = create_model("condensenet20_dgc", stages=(1,), growth=(4,))
+    settle_(model, (3, 8, 8))
+    save_model(tmp_path / "run", model, input_size=(3, 8, 8))
+    return tmp_path / "run"
+
+
+def test_command(run, tmp_path, capsys):
+    main(["export", str(run), "--out", str(tmp_path / "net.onnx")])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "images 3x8x8, batches of any size" in told
+    assert "gives the right result and saves no time" in told
+    main(["export", str(run), "--format", "torch", "--out", str(tmp_path / "net.pt2"), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["format"] == "torch"
+    assert report["input_size"] == [3, 8, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere", "--out", "net.onnx"], "nowhere is not a run folder"),
+        (["resnet18_dgc", "--out", "net.onnx"], "resnet18_dgc is not a run folder"),
+        (["run", "--out", "net.pt2"], "a file of format 'onnx' must end in .onnx"),
+        (["run", "--format", "aoti", "--out", "net.so"], "a file of format 'aoti' must end in .pt2"),
+        (["run", "--out", "taken.onnx"], "taken.onnx exists; name another file"),
+        (["run", "--out", "no/where/net.onnx"], "is not a folder; make it first"),
+        (["run", "--format", "tflite", "--out", "net.tflite"], "tflite"),
+    ],
+)
+def test_wrong_use(run, tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken.onnx").touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", *arguments])
+    captured = capsys.readouterr()
+    assert message in " ".join((captured.out + captured.err).replace("│", " ").split())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "taken.onnx"]
+
+
+def test_without_a_compiler(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UserError, match=r"no 'no-such-compiler'\. Install g\+\+"):
+        export_model(create_model("condensenet20_dgc"), tmp_path / "net.pt2", "aoti", (3, 32, 32))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "onnxscript"])
+def test_without_the_extra(tmp_path, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(UserError, match=rf'needs {missing}, which is not installed: pip install "dgconv\[export\]"'):
+        export_model(create_model("condensenet20_dgc"), tmp_path / "net.onnx", "onnx", (3, 32, 32))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,408 @@
+"""prepare: whole networks, what is fused in them, and how a prepared model behaves."""
+
+import copy
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dgconv import DGCConfig, DynamicGroupConv2d, convert_, create_model, deploy, list_models, set_pruning_rate
+from dgconv.deploy.graph import Conv, Graph, Pointwise, Torch
+from dgconv.errors import UserError
+from dgconv.layers.select import dynamic_layers
+from dgconv.ops import native
+
+TOLERANCE = 1e-4
+
+
+@torch.no_grad()
+def settled(model: nn.Module, images: Tensor) -> nn.Module:
+    """A fresh network in eval mode whose numbers stay ordinary: each batch norm knows what it is given.
+
+    The saliencies are drawn towards 1: they multiply, and a fresh network would be chaotic.
+    """
+
+    def learn(norm: nn.BatchNorm2d, arguments: tuple[Tensor]) -> None:
+        variance, mean = torch.var_mean(arguments[0], (0, 2, 3), correction=0)
+        norm.running_mean.copy_(mean)
+        norm.running_var.copy_(variance.mean() + 0.5 * variance)  # no channel is made much louder
+
+    for _, layer in dynamic_layers(model):
+        layer.generator.weight2.mul_(0.1)
+    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        nn.init.uniform_(norm.weight, 0.5, 1)
+        nn.init.normal_(norm.bias, std=0.1)
+    hooks = [norm.register_forward_pre_hook(learn) for norm in norms]
+    model.eval()(images)
+    for hook in hooks:
+        hook.remove()
+    return model
+
+
+def relative_errors(actual: Tensor, expected: Tensor) -> Tensor:
+    """Of each image."""
+    return (actual - expected).flatten(1).abs().amax(1) / expected.flatten(1).abs().amax(1)
+
+
+def kinds(graph: Graph) -> Counter[str]:
+    return Counter(type(step).__name__ for step in graph.steps)
+
+
+def small(name: str) -> tuple[nn.Module, Tensor]:
+    model = create_model(name, num_classes=7)
+    size = min(64, model.input_size[1])
+    images = torch.randn(4, 3, size, size)
+    return settled(model, images), images[:3]
+
+
+def assert_same_function(model: nn.Module, prepared: nn.Module, images: Tensor) -> None:
+    """Together and one by one.
+
+    Two saliencies that are equal but for rounding may change places, and the image then gets another result. It is
+    rare: of three images one may, if the model chooses at all.
+    """
+    with torch.no_grad():
+        expected = model(images)
+    together, single = prepared(images), torch.cat([prepared(image[None]) for image in images])
+    needed = len(images) - (1 if any(dynamic_layers(model)) else 0)
+    for actual in (together, single):
+        assert actual.shape == expected.shape
+        assert int((relative_errors(actual, expected) < TOLERANCE).sum()) >= needed
+
+
+# --- whole networks ---
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_model_is_native_and_computes_the_same(name: str) -> None:
+    model, images = small(name)
+    prepared = deploy.prepare(model)
+    assert_same_function(model, prepared, images)
+    steps = kinds(prepared.graph)
+    assert set(steps) <= {"Conv", "Pool", "Concat", "GlobalPool", "Linear"}  # nothing left over, nothing left to torch
+    convs = [m for m in model.modules() if isinstance(m, nn.Conv2d | DynamicGroupConv2d)]
+    assert steps["Conv"] == len(convs)
+    if native.available():
+        assert not prepared.report().left
+        assert len(prepared._runs) == 1  # one program
+
+
+@pytest.mark.parametrize("name", ["resnet20_dgc", "resnet20_dgcg", "resnet20_sgc", "condensenet20_dgc"])
+def test_without_native_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "available", lambda: False)
+    model, images = small(name)
+    prepared = deploy.prepare(model)
+    assert all("native kernels" in row.reason for row in prepared.report().left)
+    assert not prepared.report().native
+    assert_same_function(model, prepared, images)
+
+
+NETWORKS = {
+    "torchvision/resnet18": {"Conv", "Pool", "GlobalPool", "Linear"},
+    "torchvision/densenet121": {"Conv", "Pool", "Concat", "GlobalPool", "Linear"},
+    "torchvision/mobilenet_v2": {"Conv", "GlobalPool", "Linear"},
+    "timm/resnet50": {"Conv", "Pool", "GlobalPool", "Linear"},
+    "timm/efficientnet_b0": {"Conv", "Torch", "GlobalPool", "Linear"},
+    "timm/tf_efficientnet_b0": {"Conv", "Torch", "Pointwise", "GlobalPool", "Linear"},  # pads as the image's size asks
+}
+
+
+@pytest.mark.parametrize(("name", "expected"), NETWORKS.items())
+def test_converted_networks(torchvision_models, timm, name: str, expected: set[str]) -> None:
+    library, model_name = name.split("/")
+    if library == "torchvision":
+        model = getattr(torchvision_models, model_name)(weights=None, num_classes=7)
+    else:
+        model = timm.create_model(model_name, num_classes=7)
+    convert_(model, DGCConfig(pruning_rate=0.5))
+    for _, layer in dynamic_layers(model):
+        nn.init.uniform_(layer.generator.bias, 0.5, 1.5)  # each head chooses others, the same for every image
+    images = torch.randn(4, 3, 64, 64)
+    settled(model, images)
+    prepared = deploy.prepare(model)
+    assert set(kinds(prepared.graph)) == expected
+    assert kinds(prepared.graph)["Conv"] >= len(list(dynamic_layers(model)))
+    with torch.no_grad():
+        assert relative_errors(prepared(images), model(images)).max() < TOLERANCE
+
+
+def test_layers_of_a_residual_block_become_three_steps() -> None:
+    prepared = deploy.prepare(create_model("resnet20_dgc").eval())
+    first, second = prepared.graph.steps[1:3]
+    assert isinstance(first, Conv)
+    assert isinstance(second, Conv)
+    assert first.label == "layer1.0.conv1 + layer1.0.bn1 + layer1.0.relu"
+    assert second.label == "layer1.0.conv2 + layer1.0.bn2 + layer1.0.add + layer1.0.relu"
+    assert (first.residual, second.residual) == (None, first.input)
+    assert first.activation == second.activation == "relu"
+    assert first.gate is not None
+    assert (first.gate.keep, first.gate.threshold) == (4, None)
+
+
+def test_norms_of_a_dense_layer_move_into_both_convolutions() -> None:
+    prepared = deploy.prepare(create_model("condensenet20_dgcg").eval())
+    by_label = {step.label.split(" + ")[0]: step for step in prepared.graph.steps}
+    pointwise = by_label["stages.0.norm1"]
+    assert isinstance(pointwise, Conv)
+    assert pointwise.label == "stages.0.norm1 + stages.0.conv1 + stages.0.norm2"
+    assert pointwise.before is not None
+    assert pointwise.before.activation == pointwise.activation == "relu"
+    assert by_label["norm"].label == "norm + pool.0"  # the last one is done while pooling
+
+
+def test_pre_norm_variant_has_no_norm_left() -> None:
+    model = create_model("resnet20_dgc", pre_norm=True)
+    images = torch.randn(4, 3, 32, 32)
+    settled(model, images)
+    prepared = deploy.prepare(model)
+    assert set(kinds(prepared.graph)) == {"Conv", "GlobalPool", "Linear"}
+    assert_same_function(model, prepared, images[:3])
+
+
+def test_the_rate_of_the_moment_is_taken() -> None:
+    model, images = small("condensenet20_dgc")
+    set_pruning_rate(model, 0.25)
+    now = deploy.prepare(model)
+    assert_same_function(model, now, images)
+    set_pruning_rate(model, 0.5)
+    with torch.no_grad():
+        assert relative_errors(now(images), model(images)).min() > 1e-2
+    assert_same_function(model, deploy.prepare(model), images)
+
+
+# --- how it behaves ---
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[nn.Module, deploy.PreparedModel, Tensor]:
+    torch.manual_seed(0)
+    model, images = small("condensenet20_dgc")
+    return model, deploy.prepare(model), images
+
+
+def test_the_original_is_left_alone(digits) -> None:
+    model, _, images = digits
+    model, before = copy.deepcopy(model), copy.deepcopy(model.state_dict())
+    prepared = deploy.prepare(model)
+    first = prepared(images)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    assert torch.equal(prepared(images), first)
+
+
+def test_has_nothing_to_train(digits) -> None:
+    _, prepared, images = digits
+    assert not list(prepared.parameters())
+    assert not prepared(images.clone().requires_grad_()).requires_grad
+    assert prepared.eval() is prepared
+    with pytest.raises(UserError, match="does not train"):
+        prepared.train()
+
+
+def test_layouts_and_batches(digits) -> None:
+    _, prepared, images = digits
+    expected = prepared(images)
+    assert torch.equal(prepared(images.to(memory_format=torch.channels_last)), expected)
+    assert torch.equal(prepared(images.transpose(2, 3).contiguous().transpose(2, 3)), expected)
+    assert torch.equal(prepared(torch.cat([images, images])[1:4]), prepared(torch.cat([images, images])[1:4].clone()))
+    assert prepared(images[:0]).shape == (0, 7)
+
+
+def test_empty_batch(engine: str) -> None:
+    for name in ("resnet20_dgc", "resnet20_sgc"):
+        prepared = deploy.prepare(create_model(name).eval())
+        assert prepared(torch.randn(0, 3, 32, 32)).shape == (0, 10)
+
+
+def test_autocast_changes_nothing(digits) -> None:
+    _, prepared, images = digits
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(prepared(images), prepared(images))
+        assert prepared(images).dtype == torch.float32
+
+
+def test_a_bad_image_spoils_only_itself(engine: str) -> None:
+    model, images = small("resnet20_dgc")
+    prepared = deploy.prepare(model)
+    expected = prepared(images)
+    for value in (float("nan"), float("inf")):
+        spoilt = images.clone()
+        spoilt[1, 0, 3, 3] = value
+        with pytest.raises(UserError, match="NaN or infinite"):
+            model(spoilt)
+        result = prepared(spoilt)
+        assert torch.equal(result[[0, 2]], expected[[0, 2]])
+        assert result[1].isnan().any()
+
+
+def test_eight_python_threads(digits) -> None:
+    _, prepared, images = digits
+    prepared = copy.deepcopy(prepared)  # nothing is planned for these shapes yet
+    batches = [images[:1], images[:2], images, torch.cat([images, images])] * 8
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(prepared, batches))
+    for batch, result in zip(batches, results, strict=True):
+        assert torch.equal(result, prepared(batch))
+
+
+def test_copies_and_pickles(digits) -> None:
+    _, prepared, images = digits
+    expected = prepared(images)
+    assert torch.equal(copy.deepcopy(prepared)(images), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(prepared))(images), expected)
+
+
+def test_time_split(engine: str) -> None:
+    prepared = deploy.prepare(create_model("resnet20_dgc").eval())
+    split = prepared.time_split(torch.rand(1, 3, 32, 32))
+    if engine == "native":
+        assert set(split) == {"pool", "generator", "select", "convolution", "other"}
+        assert split["convolution"] > 0
+    else:
+        assert set(split) == {"torch"}
+    assert all(seconds >= 0 for seconds in split.values())
+
+
+def test_report(digits) -> None:
+    _, prepared, _ = digits
+    report = prepared.report()
+    row = next(row for row in report.rows if row.layers == "stages.0.norm1 + conv1 + norm2")
+    assert row.step == "1x1 dynamic convolution, norm before, relu"
+    lines = str(report).splitlines()
+    assert lines[-1] == report.summary
+    assert report.summary in repr(prepared)
+    if native.available():
+        assert report.summary == f"{len(report.rows)} of {len(report.rows)} steps are native ({native.isa()})"
+
+
+# --- what is left to torch ---
+
+
+def test_ties_that_drop_are_left_and_listed(engine: str) -> None:
+    model = create_model("resnet20_dgc", tie_rule="drop")
+    images = torch.randn(4, 3, 32, 32)
+    settled(model, images)
+    prepared = deploy.prepare(model)
+    left = [step for step in prepared.graph.steps if isinstance(step, Torch)]
+    assert len(left) == len(list(dynamic_layers(model)))
+    assert {step.reason for step in left} == {"its gate has tie_rule 'drop'"}
+    assert "its gate has tie_rule 'drop'" in str(prepared.report())
+    assert any(isinstance(step, Pointwise) for step in prepared.graph.steps)  # batch norms that nothing can take
+    assert_same_function(model, prepared, images[:3])
+
+
+class Branching(nn.Module):
+    """Takes a way that depends on the image, which no trace can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bright = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        self.dark = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Hardtanh()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.mean() > 0:
+            return self.bright(x)
+        return self.dark[1](self.dark[0](x))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda inner: inner, lambda inner: nn.Sequential(nn.Conv2d(3, 3, 1), inner)], ids=["whole", "part"]
+)
+def test_what_cannot_be_followed_is_python_with_prepared_parts(engine: str, wrap: Callable) -> None:
+    model = wrap(Branching()).eval()
+    prepared = deploy.prepare(model)
+    (left,) = (step for step in prepared.graph.steps if isinstance(step, Torch))
+    assert "cannot be followed" in left.reason
+    assert [path.rpartition("ing.")[2].removeprefix("1.") for path, _ in prepared.inner] == ["bright", "dark.0"]
+    rows = [row for row in prepared.report().rows if "bright" in row.layers]
+    assert [row.step for row in rows] == ["3x3 convolution, relu"]
+    for images in (torch.rand(2, 3, 9, 9), -torch.rand(2, 3, 9, 9)):
+        for same in (prepared, copy.deepcopy(prepared), pickle.loads(pickle.dumps(prepared))):
+            torch.testing.assert_close(same(images), model(images))
+
+
+def test_a_model_that_returns_several_values(engine: str) -> None:
+    class Pyramid(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+            self.second = nn.Conv2d(8, 4, 1)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            fine = self.first(x)
+            return {"fine": fine, "coarse": self.second(fine)}
+
+    model, x = Pyramid().eval(), torch.randn(2, 3, 9, 9)
+    prepared = deploy.prepare(model)
+    assert [path for path, _ in prepared.inner] == ["Pyramid.first", "Pyramid.second"]
+    expected, actual = model(x), prepared(x)
+    assert actual.keys() == expected.keys()
+    for key in expected:
+        torch.testing.assert_close(actual[key], expected[key])
+    assert "it returns a dict" in str(prepared.report())
+
+
+def test_hooks_still_run(engine: str) -> None:
+    model = create_model("resnet20").eval()
+    seen: list[torch.Size] = []
+    model.layer2.register_forward_hook(lambda module, arguments, output: seen.append(output.shape))
+    prepared, x = deploy.prepare(model), torch.rand(2, 3, 32, 32)
+    seen.clear()
+    torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-4)
+    assert seen == [(2, 32, 16, 16)] * 2
+    assert [row.reason for row in prepared.report().rows if row.layers == "layer2"] == ["has forward hooks"]
+
+
+# --- wrong use ---
+
+
+def test_wrong_models() -> None:
+    model = create_model("resnet20_dgc")
+    with pytest.raises(UserError, match=r"in training mode: the model, pool, pool.0 \.\.\.; call model.eval"):
+        deploy.prepare(model)
+    model.eval().bn1.train()
+    with pytest.raises(UserError, match="in training mode: bn1; call"):
+        deploy.prepare(model)
+    with pytest.raises(UserError, match=r"conv1.weight is torch.float64; call model.float\(\)"):
+        deploy.prepare(model.eval().double())
+    with pytest.raises(UserError, match=r"conv1.weight is on meta; call model.cpu\(\)"):
+        deploy.prepare(model.to("meta"))
+    with pytest.raises(UserError, match="got int"):
+        deploy.prepare(3)
+    with pytest.raises(UserError, match="prepared already"):
+        deploy.prepare(deploy.prepare(create_model("resnet20").eval()))
+    with pytest.raises(UserError, match="no values yet"):
+        deploy.prepare(nn.Sequential(nn.LazyConv2d(3, 3)).eval())
+    with pytest.raises(UserError, match="Bilinear needs more"):
+        deploy.prepare(nn.Bilinear(3, 3, 3).eval())
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.rand(1, 3, 32, 32).double(), r"are float32, got an input of torch.float64; use .float\(\)"),
+        (torch.zeros(1, 3, 32, 32, dtype=torch.uint8), "got an input of torch.uint8"),
+        (torch.rand(1, 4, 32, 32), r"expected an input \[batch, 3, height, width\], got \[1, 4, 32, 32\]"),
+        (torch.rand(3, 32, 32), r"got \[3, 32, 32\]; add the batch dimension"),
+        (torch.rand(1, 3, 32, 32, device="meta"), "CPU only, got an input on meta"),
+        ([1, 2], "expected a tensor, got a list"),
+    ],
+    ids=["double", "uint8", "channels", "no batch", "device", "list"],
+)
+def test_wrong_inputs(digits, x: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        digits[1](x)
+
+
+def test_an_image_that_is_too_small(engine: str) -> None:
+    prepared = deploy.prepare(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).eval())
+    with pytest.raises((UserError, RuntimeError), match=r"too small|Kernel size can't be greater"):
+        prepared(torch.rand(1, 3, 4, 4))

@@ -1,0 +1,412 @@
+"""Native programs against the same steps run by torch."""
+
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from dgconv.deploy import plan as plan_module
+from dgconv.deploy import torch_steps
+from dgconv.deploy.arena import Buffer, assign_offsets, find_homes
+from dgconv.deploy.graph import Concat, Conv, GateSpec, GlobalPool, Graph, Linear, Norm, Pointwise, Pool, Torch
+from dgconv.deploy.packing import library
+from dgconv.deploy.program import MAX_PLANS, NativeProgram
+from dgconv.deploy.shapes import value_shapes
+from dgconv.errors import UserError
+from dgconv.ops import native, structs
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="the native kernels were not built")
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.fixture(params=native.ISAS)
+def isa(request):
+    before = native.isa()
+    if not library().dgconv_select_isa(request.param.encode()):
+        pytest.skip(f"this CPU lacks {request.param}")
+    yield request.param
+    library().dgconv_select_isa(before.encode())
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def norm(channels, activation="relu"):
+    return Norm(torch.rand(channels) + 0.5, torch.randn(channels), activation)
+
+
+def gate(channels, heads, hidden=3, **rule):
+    weight1, weight2 = torch.randn(heads, hidden, channels), torch.randn(heads, channels, hidden)
+    return GateSpec(weight1, weight2, torch.ones(heads, channels), **rule)
+
+
+def conv(source, target, channels, outputs, size=1, **options):
+    weight = torch.randn(outputs, channels // options.get("groups", 1), size, size) / channels**0.5 / size
+    return Conv(source, target, weight, padding=(size // 2, size // 2), **options)
+
+
+def check(graph, x, tolerance=1e-5):
+    expected, found = torch_steps.run(graph, x), NativeProgram(graph)(x)
+    scale = float(expected.nan_to_num(0, 0, 0).abs().max())
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
+
+
+def network(gated=True):
+    """A bit of everything: strides, shortcuts, a shortcut that changes the width, dense layers, a classifier."""
+    rule = (lambda channels: gate(channels, 4, keep=channels // 3)) if gated else (lambda channels: None)
+    steps = [
+        conv("x", "stem", 3, 16, 5, stride=(2, 2), activation="relu", bias=torch.randn(16)),
+        Pool("stem", "pooled", "max", (3, 3), (2, 2), (1, 1)),
+        conv("pooled", "a1", 16, 16, 3, gate=rule(16), activation="relu"),
+        conv("a1", "a2", 16, 16, 3, gate=rule(16), residual="pooled", activation="relu"),
+        conv("a2", "short", 16, 24, 1, stride=(2, 2), gate=rule(16)),
+        conv("a2", "b1", 16, 24, 3, stride=(2, 2), gate=rule(16), activation="relu6"),
+        conv("b1", "b2", 24, 24, 3, gate=rule(24), residual="short", activation="relu"),
+    ]
+    joined, channels = "b2", 24
+    for layer in range(3):
+        steps += [
+            conv(joined, f"squeezed{layer}", channels, 16, 1, gate=rule(channels), before=norm(channels)),
+            conv(f"squeezed{layer}", f"grown{layer}", 16, 8, 3, before=norm(16), groups=4),
+            Concat([joined, f"grown{layer}"], f"joined{layer}"),
+        ]
+        joined, channels = f"joined{layer}", channels + 8
+    steps += [
+        GlobalPool(joined, "features", norm(channels)),
+        Linear("features", "y", torch.randn(10, channels), torch.randn(10)),
+    ]
+    return Graph("x", "y", steps)
+
+
+def test_structs_have_the_same_size_on_both_sides():
+    assert library().dgconv_step_bytes() == structs.sizeof(structs.Step)
+
+
+@pytest.mark.parametrize("kind", ["max", "average"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"),
+    [
+        ((3, 3), (2, 2), (1, 1)),
+        ((2, 2), (2, 2), (0, 0)),
+        ((3, 2), (1, 3), (1, 0)),
+        ((5, 5), (1, 1), (2, 2)),
+        ((1, 4), (4, 1), (0, 2)),
+        ((7, 7), (7, 7), (0, 0)),
+    ],
+)
+@pytest.mark.usefixtures("isa")
+def test_pool(kind, kernel, stride, padding):
+    for height, width in ((7, 7), (8, 33), (17, 16), (31, 64)):
+        for before in (None, norm(3), norm(3, "identity"), norm(3, "relu6")):
+            graph = Graph("x", "y", [Pool("x", "y", kind, kernel, stride, padding, before)])
+            check(graph, torch.randn(2, 3, height, width))
+
+
+@pytest.mark.usefixtures("isa")
+def test_pool_with_nan_and_infinity():
+    x = torch.randn(1, 2, 20, 37)
+    x[0, 0, 3, 4], x[0, 0, 10, 36], x[0, 1, 19, 0], x[0, 1, 5, 5] = NAN, INF, -INF, NAN
+    check(Graph("x", "y", [Pool("x", "y", "max", (3, 3), (2, 2), (1, 1))]), x)
+    check(Graph("x", "y", [Pool("x", "y", "average", (2, 2), (2, 2))]), x)
+
+
+@pytest.mark.usefixtures("isa")
+def test_global_pool():
+    for height, width in ((1, 1), (1, 3), (4, 4), (7, 7), (5, 13), (16, 32)):
+        for before in (None, norm(5), norm(5, "relu6")):
+            check(Graph("x", "y", [GlobalPool("x", "y", before)]), torch.randn(3, 5, height, width))
+
+
+@pytest.mark.usefixtures("isa")
+def test_linear():
+    for inputs, outputs in ((1, 1), (5, 3), (16, 8), (33, 21), (64, 10)):
+        for bias in (None, torch.randn(outputs)):
+            check(Graph("x", "y", [Linear("x", "y", torch.randn(outputs, inputs), bias)]), torch.randn(3, inputs))
+
+
+@pytest.mark.parametrize("activation", ["identity", "relu", "relu6"])
+@pytest.mark.usefixtures("isa")
+def test_pointwise(activation):
+    x = torch.randn(2, 5, 7, 9) * 4
+    x[0, 0, 0, :3] = torch.tensor([NAN, INF, -INF])
+    for before in (None, norm(5), norm(5, "identity")):
+        steps = [Pointwise("x", "a", before, None, activation), Pointwise("a", "y", before, "x", activation)]
+        check(Graph("x", "a", steps[:1]), x)
+        check(Graph("x", "y", steps), x)
+
+
+def test_pointwise_on_rows():
+    steps = [Linear("x", "a", torch.randn(7, 5)), Pointwise("a", "y", norm(7), "a", "relu6")]
+    check(Graph("x", "y", steps), torch.randn(3, 5))
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("rule", [{"keep": 1}, {"keep": 6}, {"keep": 20}, {"threshold": 0.7}, {"threshold": 0.0}])
+@pytest.mark.parametrize("before", [None, "norm"])
+def test_dynamic_conv(rule, before):
+    """Behind a convolution, which leaves it the sums, and behind a pool, which does not."""
+    for head in (conv("x", "a", 5, 20, 3), Pool("x", "a", "max", (3, 3), (1, 1), (1, 1))):
+        channels = 20 if isinstance(head, Conv) else 5
+        rule = {name: min(value, channels) for name, value in rule.items()}
+        last = conv("a", "y", channels, 12, 3, gate=gate(channels, 3, **rule), before=before and norm(channels))
+        check(Graph("x", "y", [head, last]), torch.randn(3, 5, 13, 18), 1e-4)
+
+
+@pytest.mark.usefixtures("isa")
+def test_static_conv():
+    x = torch.randn(2, 12, 13, 18)
+    for options in (
+        {"stride": (2, 1), "dilation": (1, 2), "extra_padding": (1, 2)},
+        {"groups": 3, "bias": torch.randn(24), "before": norm(12)},
+        {"groups": 3, "interleaved": True, "residual": "r", "activation": "relu6", "bias": torch.randn(24)},
+        {"groups": 12, "activation": "relu"},
+    ):
+        check(Graph("x", "y", [conv("x", "r", 12, 24, 1), conv("x", "y", 12, 24, 3, **options)]), x, 1e-4)
+
+
+def test_dynamic_convs_that_share_an_input():
+    """One takes the sums that the first step leaves, the other one's norm makes them useless."""
+    plain = conv("a", "b", 20, 12, 3, gate=gate(20, 3, keep=5))
+    normed = conv("a", "y", 20, 12, 3, gate=gate(20, 3, keep=5), before=norm(20), residual="b")
+    check(Graph("x", "y", [conv("x", "a", 5, 20, 3), plain, normed]), torch.randn(3, 5, 13, 18), 1e-4)
+
+
+def test_dynamic_conv_on_the_input():
+    check(Graph("x", "y", [conv("x", "y", 6, 8, 3, gate=gate(6, 2, keep=3))]), torch.randn(2, 6, 9, 9), 1e-4)
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("gated", [True, False])
+def test_network(gated):
+    graph = network(gated)
+    for shape in ((1, 3, 32, 32), (3, 3, 45, 39), (2, 3, 64, 20)):
+        check(graph, torch.randn(shape), 1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_number_of_threads_does_not_matter(batch):
+    program, x = NativeProgram(network()), torch.randn(batch, 3, 45, 39)
+    results = []
+    for threads in (1, 2, 3, 8):
+        torch.set_num_threads(threads)
+        results += [program(x), program(x)]
+    assert all(torch.equal(result, results[0]) for result in results)
+
+
+def test_many_python_threads_at_once():
+    program = NativeProgram(network())
+    torch.set_num_threads(2)
+    inputs = [torch.randn(1 + index % 2, 3, 32 + index % 3, 32) for index in range(48)]
+    expected = [program(x) for x in inputs]
+    fresh = copy.deepcopy(program)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(fresh, inputs))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_nothing_is_read_before_it_is_written():
+    program, x = NativeProgram(network()), torch.randn(2, 3, 45, 39)
+    expected = program(x)
+    plan = program._plan(*x.shape)
+    (arena,) = plan._free_arenas
+    arena.fill_(NAN)
+    assert torch.equal(program(x), expected)
+    assert plan._free_arenas[0] is arena
+
+
+def test_large_batches_run_in_parts(monkeypatch):
+    program, x = NativeProgram(network()), torch.randn(7, 3, 32, 32)
+    expected = program(x)
+    monkeypatch.setattr(plan_module, "CACHE_FLOATS", 3 * program._plan(1, 3, 32, 32)._arena_floats)
+    assert program._plan(1, 3, 32, 32).images_at_once == 3
+    torch.testing.assert_close(program(x), expected)
+    assert sum(program.time_split(x).values()) > 0
+    assert [len(plan._free_arenas) for plan in (program._plan(3, 3, 32, 32), program._plan(1, 3, 32, 32))] == [1, 1]
+
+
+def test_batch_of_zero():
+    assert NativeProgram(network())(torch.empty(0, 3, 32, 32)).shape == (0, 10)
+
+
+def test_other_layouts_of_the_input():
+    program, x = NativeProgram(network()), torch.randn(2, 3, 33, 32)
+    expected = program(x)
+    assert torch.equal(program(x.to(memory_format=torch.channels_last)), expected)
+    assert torch.equal(program(x.transpose(2, 3).contiguous().transpose(2, 3)), expected)
+
+
+def test_input_is_left_alone_and_result_is_new():
+    program, x = NativeProgram(Graph("x", "x", [])), torch.randn(2, 3, 4, 5)
+    y = program(x)
+    assert torch.equal(x, y)
+    assert x.data_ptr() != y.data_ptr()
+    program, before = NativeProgram(network()), torch.randn(1, 3, 32, 32)
+    x = before.clone()
+    first = program(x)
+    kept = first.clone()
+    program(torch.randn(1, 3, 32, 32))
+    assert torch.equal(x, before)
+    assert torch.equal(first, kept)
+
+
+def test_more_shapes_than_are_remembered():
+    graph = network()
+    program = NativeProgram(graph)
+    for _ in range(2):
+        for size in range(32, 32 + MAX_PLANS + 2):
+            x = torch.ones(1, 3, size, 32)
+            torch.testing.assert_close(program(x), torch_steps.run(graph, x), rtol=1e-4, atol=1e-4)
+
+
+def test_time_split():
+    split = NativeProgram(network()).time_split(torch.randn(2, 3, 64, 64))
+    assert set(split) == {"pool", "generator", "select", "convolution", "other"}
+    assert all(seconds > 0 for seconds in split.values())
+    static = NativeProgram(network(gated=False)).time_split(torch.randn(2, 3, 64, 64))
+    assert static["generator"] == static["select"] == static["pool"] == 0 < static["convolution"]
+
+
+def test_copies_work():
+    program, x = NativeProgram(network()), torch.randn(1, 3, 32, 32)
+    assert torch.equal(copy.deepcopy(program)(x), program(x))
+    assert torch.equal(pickle.loads(pickle.dumps(program))(x), program(x))
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(1, 3, 32, 32, dtype=torch.float64), "float32"),
+        (torch.zeros(3, 32, 32), "batch, channels, height, width"),
+        (torch.zeros(1, 4, 32, 32), "must have 3 channels, got 4"),
+        (torch.zeros(1, 3, 32, 32, device="meta"), "CPU"),
+        (torch.zeros(1, 3), "batch, channels, height, width"),
+        (torch.zeros(1, 3, 0, 32), "too small"),
+    ],
+)
+def test_wrong_inputs(x, message):
+    with pytest.raises(UserError, match=message):
+        NativeProgram(network())(x)
+
+
+def test_steps_that_are_not_native():
+    with pytest.raises(UserError, match="sorting is not native"):
+        NativeProgram(Graph("x", "y", [Torch(["x"], "y", torch.sort, "sorting is not native")]))
+
+
+class TestConcat:
+    def copies(self, graph, x):
+        """Steps of the plan beyond those of the graph that compute something."""
+        computing = [step for step in graph.steps if not isinstance(step, Concat)]
+        return len(NativeProgram(graph)._plan(*x.shape).steps) - len(computing)
+
+    def test_growing_chain_is_one_buffer(self):
+        steps, joined, channels = [conv("x", "start", 3, 6)], "start", 6
+        for layer in range(4):
+            steps += [conv(joined, f"new{layer}", channels, 4, 3), Concat([joined, f"new{layer}"], f"cat{layer}")]
+            joined, channels = f"cat{layer}", channels + 4
+        graph, x = Graph("x", "y", [*steps, Pool(joined, "y", "average", (2, 2), (2, 2))]), torch.randn(2, 3, 9, 9)
+        homes = find_homes(graph, value_shapes(graph, x.shape[1:]))
+        assert {homes[name].buffer for name in homes if name not in "xy"} == {"cat3"}
+        assert self.copies(graph, x) == 0
+        check(graph, x)
+
+    def test_joining_all_parts_again_and_again_is_one_buffer(self):
+        steps, parts = [conv("x", "part0", 3, 6)], ["part0"]
+        for layer in range(1, 5):
+            steps += [Concat(parts, f"cat{layer}"), conv(f"cat{layer}", f"part{layer}", 6 * layer, 6, 3)]
+            parts = [*parts, f"part{layer}"]
+        graph, x = Graph("x", "y", [*steps, Concat(parts, "all"), GlobalPool("all", "y")]), torch.randn(2, 3, 9, 9)
+        assert self.copies(graph, x) == 0
+        check(graph, x)
+
+    def test_parts_wanted_in_two_places_are_copied(self):
+        steps = [
+            conv("x", "a", 3, 4),
+            conv("x", "b", 3, 5),
+            Concat(["a", "b"], "ab"),
+            Concat(["b", "a", "a"], "baa"),
+            conv("ab", "c", 9, 13, 3),
+            Pointwise("c", "y", None, "baa"),
+        ]
+        graph, x = Graph("x", "y", steps), torch.randn(2, 3, 9, 9)
+        assert self.copies(graph, x) == 3
+        check(graph, x)
+
+    def test_input_and_output_as_parts(self):
+        check(Graph("x", "y", [conv("x", "a", 3, 4), Concat(["x", "a", "x"], "y")]), torch.randn(2, 3, 9, 9))
+        steps = [conv("x", "y", 3, 4), Concat(["y", "x"], "joined"), conv("joined", "unused", 7, 4)]
+        check(Graph("x", "y", steps), torch.randn(2, 3, 9, 9))
+        check(Graph("x", "y", [Concat(["x"], "y")]), torch.randn(2, 3, 9, 9))
+
+    def test_output_outlives_the_join_it_is_part_of(self):
+        steps = [conv("x", "y", 3, 4), Concat(["y", "x"], "joined"), conv("x", "a", 3, 7), conv("a", "b", 7, 7)]
+        check(Graph("x", "y", steps), torch.randn(2, 3, 9, 9))
+
+    def test_rows(self):
+        steps = [GlobalPool("x", "a"), Linear("a", "b", torch.randn(4, 3)), Concat(["a", "b"], "y")]
+        check(Graph("x", "y", steps), torch.randn(2, 3, 9, 9))
+
+    def test_sizes_that_differ(self):
+        graph = Graph("x", "y", [Pool("x", "a", "max", (2, 2), (2, 2)), Concat(["x", "a"], "y")])
+        with pytest.raises(UserError, match="sizes differ"):
+            NativeProgram(graph)(torch.randn(1, 3, 8, 8))
+
+
+def test_random_graphs():
+    """Steps that read any earlier values: nothing may be overwritten while it is still needed."""
+    for seed in range(60):
+        torch.manual_seed(seed)
+        check(random_graph(), torch.randn(2, 4, 6, 7), 1e-4)
+
+
+def random_graph():
+    def pick(count):
+        return int(torch.randint(count, ()))
+
+    channels, steps = {"x": 4}, []
+    for index in range(12):
+        names, output = list(channels), f"v{index}"
+        source = names[pick(len(names))]
+        alike = [name for name in names if channels[name] == channels[source]]
+        other = alike[pick(len(alike))]
+        match pick(5):
+            case 0:
+                steps.append(Concat([names[pick(len(names))] for _ in range(1 + pick(3))], output))
+                channels[output] = sum(channels[part] for part in steps[-1].inputs)
+            case 1:
+                steps.append(Pointwise(source, output, norm(channels[source]), other))
+                channels[output] = channels[source]
+            case 2:
+                steps.append(Pool(source, output, "max", (3, 3), (1, 1), (1, 1)))
+                channels[output] = channels[source]
+            case kind:
+                choice = gate(channels[source], 2, keep=1 + pick(channels[source])) if kind == 3 else None
+                steps.append(conv(source, output, channels[source], channels[other], 3, gate=choice, residual=other))
+                channels[output] = channels[other]
+                if channels[output] % 2:
+                    steps[-1].gate = None
+    return Graph("x", list(channels)[-1 - pick(3)], steps)
+
+
+def test_offsets_never_overlap_and_reuse_memory():
+    torch.manual_seed(0)
+    buffers = []
+    for _ in range(200):
+        floats, first, length = (int(torch.randint(limit, ())) for limit in (1000, 100, 10))
+        buffers.append(Buffer(floats, first, first + length))
+    total = assign_offsets(buffers)
+    for index, one in enumerate(buffers):
+        assert one.offset % 16 == 0
+        assert one.offset + one.floats <= total
+        for other in buffers[:index]:
+            apart_in_time = one.last < other.first or other.last < one.first
+            apart_in_space = one.offset + one.floats <= other.offset or other.offset + other.floats <= one.offset
+            assert apart_in_time or apart_in_space
+    assert total < 0.25 * sum(buffer.floats for buffer in buffers)

@@ -1,0 +1,123 @@
+"""Prepared models on disk."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dgconv import create_model, deploy
+from dgconv.deploy.settle import settle_
+from dgconv.deploy.storage import GRAPH, WEIGHTS, _digest
+from dgconv.errors import UserError
+
+
+def prepared(name: str) -> tuple[deploy.PreparedModel, Tensor]:
+    model = create_model(name, num_classes=7)
+    settle_(model, (3, 32, 32))
+    if name.endswith("_dgcg"):
+        for module in model.modules():
+            if hasattr(module, "threshold"):
+                module.threshold.fill_(0.1)  # not a short number in binary
+    return deploy.prepare(model), torch.randn(2, 3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["resnet20_dgc", "resnet20_sgc", "condensenet20_dgcg", "mobilenetv2_dgc"])
+def test_round_trip_is_exact(tmp_path: Path, name: str) -> None:
+    model, x = prepared(name)
+    deploy.save(model, tmp_path / "new" / "folder")
+    loaded = deploy.load(str(tmp_path / "new" / "folder"))
+    assert torch.equal(loaded(x), model(x))
+    assert loaded.report() == model.report()
+    assert sorted(path.name for path in (tmp_path / "new" / "folder").iterdir()) == [GRAPH, WEIGHTS]
+
+
+def test_between_engines(tmp_path: Path, engine: str) -> None:
+    model, x = prepared("resnet20_dgc")
+    deploy.save(model, tmp_path)
+    loaded = deploy.load(tmp_path)
+    assert torch.equal(loaded(x), model(x))
+    deploy.save(loaded, tmp_path)  # over the old one
+    assert torch.equal(deploy.load(tmp_path)(x), model(x))
+
+
+class Gated(nn.Module):
+    """Functions that torch runs: a slice, a chunk, a tuple, a keyword, a constant tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.silu = nn.Conv2d(3, 8, 3), nn.SiLU(inplace=True)
+        self.scale = nn.Parameter(torch.rand(4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.silu(self.conv(x)).chunk(2, dim=1)
+        rows = nn.functional.adaptive_avg_pool2d(first * self.scale + second.sigmoid(), (2, 2)).flatten(1)
+        return nn.functional.softmax(rows[:, 1:], dim=-1)
+
+
+def test_named_functions_are_stored(tmp_path: Path) -> None:
+    model, x = Gated().eval(), torch.rand(2, 3, 9, 9)
+    original = deploy.prepare(model)
+    deploy.save(original, tmp_path)
+    loaded = deploy.load(tmp_path)
+    assert torch.equal(loaded(x), original(x))
+    torch.testing.assert_close(loaded(x), model(x))
+
+
+def test_python_code_is_not_stored(tmp_path: Path) -> None:
+    model = deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(2, 4), nn.SELU()).eval())
+    with pytest.raises(UserError, match=r"2 steps are left to Python code.*: 1 \(GroupNorm\), 2 \(SELU\)\. Save the"):
+        deploy.save(model, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+    with pytest.raises(UserError, match="got a Conv2d"):
+        deploy.save(nn.Conv2d(3, 3, 1), tmp_path)
+
+
+def saved(folder: Path) -> Path:
+    deploy.save(deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU()).eval()), folder)
+    return folder
+
+
+def test_damaged_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no prepared model: it has no graph.json"):
+        deploy.load(tmp_path)
+
+    folder = saved(tmp_path / "no weights")
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(UserError, match=r"weights.safetensors is missing"):
+        deploy.load(folder)
+
+    folder = saved(tmp_path / "cut")
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:100])
+    with pytest.raises(UserError, match="damaged or not a safetensors file"):
+        deploy.load(folder)
+
+    folder, other = saved(tmp_path / "one"), saved(tmp_path / "other")
+    (other / GRAPH).write_text((folder / GRAPH).read_text().replace("0.1.0", "0.1.1"))
+    with pytest.raises(UserError, match=r"does not belong to the graph.json beside it"):
+        deploy.load(other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace('"Conv"', '"Convolution"'),
+        lambda text: text.replace('"functional.silu"', '"os.system"'),
+        lambda text: text.replace('"stride"', '"strides"'),
+        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text[:-20],
+        lambda text: "[]",
+    ],
+    ids=["kind", "function", "field", "format", "cut", "list"],
+)
+def test_a_graph_that_says_something_else(tmp_path: Path, change, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = saved(tmp_path)
+    text = (folder / GRAPH).read_text()
+    assert json.loads(text)["format"] == 1
+    assert change(text) != text
+    (folder / GRAPH).write_text(change(text))
+    digest = _digest(text)
+    monkeypatch.setattr("dgconv.deploy.storage._digest", lambda content: digest)
+    with pytest.raises(UserError, match=r"graph.json (is damaged|has format 2)"):
+        deploy.load(folder)

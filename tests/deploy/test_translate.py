@@ -1,0 +1,291 @@
+"""From a model's calls to fused steps: small models, each with something that is easy to get wrong."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dgconv import DynamicGroupConv2d, StandardGroupConv2d, deploy
+from dgconv.deploy.graph import Conv, Pointwise, Torch
+from dgconv.layers.fusible import BatchNormReLU2d
+
+
+class Model(nn.Module):
+    """A few layers for a forward that the test gives."""
+
+    def __init__(self, forward: Callable[["Model", Tensor], object]) -> None:
+        super().__init__()
+        self.conv, self.second = nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1, bias=False)
+        self.square = DynamicGroupConv2d(8, 8, 1, pruning_rate=0.5)
+        self.bn, self.bn2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.bn_relu = BatchNormReLU2d(8)
+        self.relu, self.relu6 = nn.ReLU(inplace=True), nn.ReLU6(inplace=True)
+        self.silu, self.drop = nn.SiLU(inplace=True), nn.Dropout(inplace=True)
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(8, 5)
+        self.scale = nn.Parameter(torch.rand(8, 1, 1))
+        self._forward = forward
+        for norm in (self.bn, self.bn2, self.bn_relu):
+            nn.init.uniform_(norm.weight, -1, 1)
+            nn.init.normal_(norm.bias)
+            nn.init.normal_(norm.running_mean)
+            nn.init.uniform_(norm.running_var, 0.5, 2)
+
+    def forward(self, x: Tensor) -> object:
+        return self._forward(self, x)
+
+
+def chunked(m: Model, x: Tensor) -> Tensor:
+    first, second = torch.split(m.conv(x), 4, 1)
+    return second * first
+
+
+def alias_sees_the_change(m: Model, x: Tensor) -> Tensor:
+    x = m.conv(x)
+    before = x
+    m.relu(x)
+    return m.square(before)
+
+
+def shortcut_sees_the_change(m: Model, x: Tensor) -> Tensor:
+    x = m.conv(x)
+    return m.square(m.relu(x)) + x
+
+
+def added_in_place(m: Model, x: Tensor) -> Tensor:
+    x = m.conv(x)
+    shortcut = x
+    x += m.square(x)
+    return m.square(x) + shortcut
+
+
+def squeeze_and_excite(m: Model, x: Tensor) -> Tensor:
+    x = m.conv(x)
+    scale = m.square(m.relu(m.square(x.mean((2, 3), keepdim=True)))).sigmoid()
+    return m.square(scale * x) + x
+
+
+def dense_layer(m: Model, x: Tensor) -> Tensor:
+    out, x = m.bn_relu(m.conv(x), and_input=True)
+    return torch.cat([x, m.square(out)], 1)
+
+
+def branch_on_shape(m: Model, x: Tensor) -> Tensor:
+    return m.conv(x) if x.shape[-1] > 5 else m.second(x)
+
+
+MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
+    "conv, norm, relu": (lambda m, x: m.relu(m.bn(m.conv(x))), {"Conv": 1}),
+    "dynamic conv, norm, relu6": (lambda m, x: m.relu6(m.bn(m.square(m.conv(x)))), {"Conv": 2}),
+    "two norms": (lambda m, x: m.bn2(m.bn(m.conv(x))), {"Conv": 1}),
+    "norm after relu": (lambda m, x: m.bn(m.relu(m.conv(x))), {"Conv": 1, "Pointwise": 1}),
+    "norm after addition": (lambda m, x: m.bn(m.conv(x) + m.second(x)), {"Conv": 2, "Pointwise": 1}),
+    "relu of relu6": (lambda m, x: F.relu(m.relu6(m.conv(x) * 9)), {"Conv": 1, "Torch": 1, "Pointwise": 1}),
+    "relu6 of relu": (lambda m, x: F.relu6(m.relu(m.conv(x))), {"Conv": 1}),
+    "two convolutions added": (lambda m, x: m.relu(m.bn(m.conv(x)) + m.bn2(m.second(x))), {"Conv": 2}),
+    "added to itself": (lambda m, x: m.relu((c := m.conv(x)) + c), {"Conv": 1, "Pointwise": 1}),
+    "added to its input": (lambda m, x: m.square(c := m.conv(x)) + c, {"Conv": 2}),
+    "norm plus value": (lambda m, x: m.bn(c := m.conv(x)) + m.square(c), {"Conv": 2, "Pointwise": 1}),
+    "activation added": (lambda m, x: m.relu(m.conv(x)) + m.relu(m.second(x)), {"Conv": 2, "Pointwise": 1}),
+    "multiple added": (lambda m, x: torch.add(m.conv(x), m.second(x), alpha=2), {"Conv": 2, "Torch": 1}),
+    "number added": (lambda m, x: m.relu(m.conv(x) + 1), {"Conv": 1, "Torch": 1, "Pointwise": 1}),
+    "broadcast addition": (
+        lambda m, x: m.conv(x) + m.pool(m.second(x)),
+        {"Conv": 2, "GlobalPool": 1, "Torch": 2},
+    ),
+    "parameter in use": (lambda m, x: m.conv(x) * m.scale, {"Conv": 1, "Torch": 1}),
+    "norm with two readers": (
+        lambda m, x: m.square(n := m.bn_relu(m.conv(x) + m.second(x))) + m.square(n),
+        {"Conv": 4},
+    ),
+    "norm handed to two": (
+        lambda m, x: torch.cat([m.square(n := m.bn_relu((c := m.conv(x)) + c)), m.square(n)], 1),
+        {"Conv": 3, "Pointwise": 1, "Concat": 1},
+    ),
+    "dense layer": (dense_layer, {"Conv": 2, "Concat": 1}),
+    "joined with itself": (lambda m, x: torch.cat([c := m.conv(x), c], 1), {"Conv": 1, "Concat": 1}),
+    "joined along the rows": (lambda m, x: torch.cat([c := m.conv(x), c], 2), {"Conv": 1, "Torch": 1}),
+    "shared convolution": (lambda m, x: m.square(m.square(m.conv(x))), {"Conv": 3}),
+    "alias of a changed value": (alias_sees_the_change, {"Conv": 2}),
+    "shortcut of a changed value": (shortcut_sees_the_change, {"Conv": 2}),
+    "added in place": (added_in_place, {"Conv": 3}),
+    "relu in place by position": (lambda m, x: F.relu(c := m.conv(x), True) + c, {"Conv": 1, "Pointwise": 1}),
+    "relu_": (lambda m, x: torch.relu_(c := m.conv(x)) + c, {"Conv": 1, "Pointwise": 1}),
+    "mul_": (lambda m, x: m.square((c := m.conv(x)).mul_(2)) + c, {"Conv": 2, "Torch": 1}),
+    "silu in place": (lambda m, x: m.square(m.silu(c := m.conv(x))) + c, {"Conv": 2, "Torch": 1}),
+    "dropout in place": (lambda m, x: m.relu(m.drop(m.conv(x))), {"Conv": 1}),
+    "functional dropout": (lambda m, x: F.dropout(m.conv(x), 0.5, m.training), {"Conv": 1}),
+    "view of a changed value": (lambda m, x: ((c := m.conv(x)).flatten(2), m.relu(c))[0], {"Torch": 1}),
+    "a part is assigned to": (lambda m, x: (c := m.conv(x)).__setitem__(0, 1.0) or c, {"Torch": 1}),
+    "squeeze and excite": (squeeze_and_excite, {"Conv": 4, "GlobalPool": 1, "Torch": 3}),
+    "chunks": (chunked, {"Conv": 1, "Torch": 4}),
+    "branch on the shape": (branch_on_shape, {"Torch": 1}),
+    "flatten(1)": (lambda m, x: m.fc(m.pool(m.conv(x)).flatten(1)), {"Conv": 1, "GlobalPool": 1, "Linear": 1}),
+    "view(size(0), -1)": (
+        lambda m, x: m.fc((p := m.pool(m.conv(x))).view(p.size(0), -1)),
+        {"Conv": 1, "GlobalPool": 1, "Linear": 1},
+    ),
+    "reshape(shape[0], -1)": (
+        lambda m, x: m.fc((p := m.pool(m.conv(x))).reshape(p.shape[0], -1)),
+        {"Conv": 1, "GlobalPool": 1, "Linear": 1},
+    ),
+    "mean([-1, -2])": (lambda m, x: m.fc(m.conv(x).mean([-1, -2])), {"Conv": 1, "GlobalPool": 1, "Linear": 1}),
+    "mean(1)": (lambda m, x: m.conv(x).mean(1), {"Conv": 1, "Torch": 1}),
+    "linear and relu": (
+        lambda m, x: F.relu(m.fc(m.conv(x).mean((2, 3)))),
+        {"Conv": 1, "GlobalPool": 1, "Linear": 1, "Pointwise": 1},
+    ),
+    "flattened planes": (lambda m, x: F.linear(m.conv(x).flatten(1), m.fc.weight[:, :1].expand(5, 8 * 63)), {}),
+    "linear on planes": (lambda m, x: m.fc(m.conv(x).permute(0, 2, 3, 1)), {"Conv": 1, "Torch": 2}),
+    "relu of the image": (lambda m, x: m.conv(F.relu(x)), {"Conv": 1}),
+    "the image itself": (lambda m, x: x, {}),
+    "norm of the image": (lambda m, x: F.relu(m.bn(torch.cat([x, x], 1))), {"Concat": 1, "Pointwise": 1}),
+    "max_pool2d": (lambda m, x: F.max_pool2d(m.conv(x), 3, 2, padding=1), {"Conv": 1, "Pool": 1}),
+    "max_pool2d, ceil": (lambda m, x: F.max_pool2d(m.conv(x), 2, ceil_mode=True), {"Conv": 1, "Torch": 1}),
+    "avg_pool2d": (lambda m, x: F.avg_pool2d(m.conv(x), (2, 3), 1, 1), {"Conv": 1, "Pool": 1}),
+    "avg_pool2d, no padding counted": (
+        lambda m, x: F.avg_pool2d(m.conv(x), 3, 1, 1, count_include_pad=False),
+        {"Conv": 1, "Torch": 1},
+    ),
+    "pool of a norm": (
+        lambda m, x: F.max_pool2d(m.bn_relu(torch.cat([x, x], 1)), 2),
+        {"Concat": 1, "Pool": 1},
+    ),
+    "batch statistics": (
+        lambda m, x: F.batch_norm(m.conv(x), None, None, training=True),
+        {"Conv": 1, "Torch": 1},
+    ),
+    "conv2d": (lambda m, x: F.conv2d(x, m.conv.weight * 2, None, 2, 1, groups=1), {"Conv": 1}),
+    "two outputs": (lambda m, x: (m.conv(x), m.second(x)), {"Torch": 1}),
+}
+
+
+@pytest.mark.parametrize(("forward", "steps"), MODELS.values(), ids=MODELS)
+def test_computes_the_same(engine: str, forward: Callable, steps: dict[str, int]) -> None:
+    model = Model(forward).eval()
+    prepared, x = deploy.prepare(model), torch.randn(2, 4, 7, 9)
+    with torch.no_grad():
+        expected = model(x.clone())
+        actual = prepared(x)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    if steps:
+        assert Counter(type(step).__name__ for step in prepared.graph.steps) == steps
+
+
+LAYERS = {
+    "same": nn.Conv2d(4, 6, (4, 3), padding="same", dilation=2),
+    "strided": nn.Conv2d(4, 6, 3, (2, 1), (0, 2), groups=2),
+    "depthwise": nn.Conv2d(4, 8, 3, padding=1, groups=4),
+    "reflect": nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"),
+    "weight norm": nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 6, 3)),
+    "shuffled": StandardGroupConv2d(4, 12, 3, groups=2, bias=True),
+    "dynamic": DynamicGroupConv2d(4, 12, (2, 3), (2, 1), 1, 2, heads=3, bias=True, pruning_rate=0.5),
+    "dynamic, same": DynamicGroupConv2d(4, 8, 4, padding="same", heads=2),
+    "global": DynamicGroupConv2d(4, 8, 3, heads=2, gate="global"),
+    "norm": nn.BatchNorm2d(4, affine=False),
+    "momentary norm": nn.BatchNorm2d(4, track_running_stats=False),
+}
+
+
+@pytest.mark.parametrize(
+    ("layer", "threshold"),
+    [*((layer, 0.7) for layer in LAYERS.values()), (LAYERS["global"], 99.0)],
+    ids=[*LAYERS, "global, nothing kept"],
+)
+def test_single_layers_followed_by_a_norm(engine: str, layer: nn.Module, threshold: float) -> None:
+    channels = getattr(layer, "out_channels", 4)
+    norm = nn.BatchNorm2d(channels)
+    nn.init.uniform_(norm.weight, -1, 1)
+    nn.init.normal_(norm.bias)
+    if isinstance(layer, DynamicGroupConv2d):
+        nn.init.normal_(layer.generator.bias)
+        if hasattr(layer.gate, "threshold"):
+            layer.gate.threshold.fill_(threshold)
+    model = nn.Sequential(layer, norm, nn.ReLU()).eval()
+    x = torch.randn(3, 4, 10, 11)
+    torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_reasons_are_given() -> None:
+    model = nn.Sequential(LAYERS["reflect"], nn.SiLU(), LAYERS["momentary norm"], nn.AdaptiveAvgPool2d(3))
+    model[2] = nn.BatchNorm2d(6, track_running_stats=False)
+    steps = deploy.prepare(model.eval()).graph.steps
+    assert all(isinstance(step, Torch) for step in steps)
+    assert [step.reason for step in steps] == [
+        "padding_mode 'reflect'",
+        "no native step for SiLU",
+        "it uses the statistics of each batch",
+        "pooling to 3",
+    ]
+
+
+def test_of_two_convolutions_the_later_one_adds() -> None:
+    graph = deploy.prepare(Model(lambda m, x: m.conv(x) + m.second(x)).eval()).graph
+    first, second = graph.steps
+    assert isinstance(second, Conv)
+    assert (first.label, second.label) == ("conv", "second + add")
+    assert second.residual == first.output
+
+
+def test_an_earlier_convolution_adds_where_the_later_one_cannot() -> None:
+    def forward(m: Model, x: Tensor) -> Tensor:
+        first, second = m.conv(x), F.relu(m.second(x))
+        return first + second
+
+    graph = deploy.prepare(Model(forward).eval()).graph
+    first, second = graph.steps
+    assert isinstance(second, Conv)
+    assert (first.label, second.label) == ("second + relu", "conv + add")
+    assert second.residual == first.output
+
+
+def test_a_result_that_is_read_again_is_not_fused_away() -> None:
+    graph = deploy.prepare(Model(lambda m, x: m.square(c := m.conv(x)) * c).eval()).graph
+    assert [type(step) for step in graph.steps] == [Conv, Conv, Torch]
+    graph = deploy.prepare(Model(lambda m, x: F.relu(m.bn(c := m.conv(x))) * c).eval()).graph
+    assert [type(step) for step in graph.steps] == [Conv, Pointwise, Torch]
+
+
+def test_a_part_that_changes_its_input_is_left_to_python(engine: str) -> None:
+    class Careless(nn.Module):
+        """Ignores what its first part returns, which is right as long as that works in place."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.ReLU(inplace=True), nn.Conv2d(4, 4, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.clone()
+            self.block(x)
+            return x if x.sum() > 0 else -x
+
+    model, x = Careless().eval(), torch.randn(1, 4, 5, 5)
+    prepared = deploy.prepare(model)
+    assert [path for path, _ in prepared.inner] == ["Careless.block.1"]
+    torch.testing.assert_close(prepared(x), x.relu())
+
+
+class Opaque(nn.Module):
+    """Changes what it is given, in a way that no trace can follow."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu_() if x.sum() > -1e9 else x
+
+
+@pytest.mark.parametrize("reads", ["conv", "norm"])
+def test_no_read_moves_past_code_that_changes_the_value(engine: str, reads: str) -> None:
+    def forward(m: Model, x: Tensor) -> Tensor:
+        x = m.conv(x)
+        if reads == "conv":  # the convolution must not move down to the norm that it could take in
+            before, changed = m.square(x), m.opaque(x)
+            return m.bn(before) + changed
+        before, changed = m.bn(x), m.opaque(x)  # the norm must not move into the convolution
+        return m.square(before) + changed
+
+    model = Model(forward)
+    model.opaque = Opaque()
+    model.eval()
+    x = torch.randn(2, 4, 7, 9)
+    torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)

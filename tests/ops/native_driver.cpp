@@ -1,0 +1,165 @@
+// Random convolutions by the kernels of one instruction set against a naive loop. Built with sanitizers: every buffer is
+// exactly as large as promised, so a float read or written past its end is caught.
+//
+//     native_driver COUNT SEED
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "table.h"
+
+using namespace dgconv;
+using Floats = std::vector<float>;
+
+namespace {
+
+std::mt19937 random_bits;
+
+int pick(int low, int high) { return low + static_cast<int>(random_bits() % static_cast<unsigned>(high - low + 1)); }
+bool chance(int percent) { return pick(1, 100) <= percent; }
+Floats floats(size_t count) {
+    std::normal_distribution<float> normal;
+    Floats values(count);
+    for (float& value : values) value = normal(random_bits);
+    return values;
+}
+float activated(float v, int activation) {
+    if (activation != IDENTITY && v < 0) v = 0;
+    return activation == RELU6 && v > 6 ? 6 : v;
+}
+
+struct Case {
+    Conv conv{};
+    int batch, in_h, in_w, out_h, out_w, inputs;
+    Floats x, weight, scale, shift, bias, residual, gates;
+    std::vector<int32_t> channels, counts;
+
+    Case() {
+        conv.dynamic = chance(50);
+        conv.groups = pick(1, 4);
+        inputs = pick(1, 20);
+        conv.in_channels = conv.dynamic ? inputs : inputs * conv.groups;
+        conv.out_channels = conv.groups * pick(1, 40);
+        conv.interleaved = chance(20);
+        conv.kernel_h = chance(50) ? 3 : pick(1, 5);
+        conv.kernel_w = chance(80) ? conv.kernel_h : pick(1, 4);
+        const bool is_plain = chance(50);
+        conv.stride_h = is_plain ? 1 : pick(1, 3);
+        conv.stride_w = is_plain ? 1 : pick(1, 3);
+        conv.dilation_h = is_plain ? 1 : pick(1, 2);
+        conv.dilation_w = is_plain ? 1 : pick(1, 2);
+        conv.pad_top = pick(0, 2);
+        conv.pad_left = pick(0, 2);
+        const int extra_h = pick(0, 1), extra_w = pick(0, 1);
+        const int reach_h = (conv.kernel_h - 1) * conv.dilation_h + 1, reach_w = (conv.kernel_w - 1) * conv.dilation_w + 1;
+        batch = pick(1, 2);
+        in_h = reach_h + pick(0, 12);
+        in_w = reach_w + pick(0, 20);
+        out_h = (in_h + 2 * conv.pad_top + extra_h - reach_h) / conv.stride_h + 1;
+        out_w = (in_w + 2 * conv.pad_left + extra_w - reach_w) / conv.stride_w + 1;
+        x = floats(size_t(batch) * conv.in_channels * in_h * in_w);
+        weight = floats(size_t(conv.out_channels) * inputs * conv.kernel_h * conv.kernel_w);
+        if (chance(50)) bias = floats(conv.out_channels), conv.bias = bias.data();
+        if (chance(40)) residual = floats(size_t(batch) * conv.out_channels * out_h * out_w);
+        if (chance(40)) {
+            scale = floats(conv.in_channels), shift = floats(conv.in_channels);
+            conv.in_scale = scale.data(), conv.in_shift = shift.data(), conv.in_activation = pick(0, 2);
+        }
+        conv.activation = pick(0, 2);
+        if (conv.dynamic) select();
+    }
+
+    void select() {
+        gates = floats(size_t(batch) * conv.groups * conv.in_channels);
+        channels.resize(gates.size(), -1);
+        const int percent = 25 * pick(0, 4);
+        for (int entry = 0; entry < batch * conv.groups; ++entry) {
+            int count = 0;
+            for (int channel = 0; channel < conv.in_channels; ++channel) {
+                if (chance(percent)) channels[entry * conv.in_channels + count++] = channel;
+            }
+            counts.push_back(count);
+        }
+    }
+
+    float input(int image, int channel, int y, int x_) const {
+        if (y < 0 || y >= in_h || x_ < 0 || x_ >= in_w) return 0;
+        const float v = x[((size_t(image) * conv.in_channels + channel) * in_h + y) * in_w + x_];
+        return conv.in_scale ? activated(v * scale[channel] + shift[channel], conv.in_activation) : v;
+    }
+
+    // One output, by the definition.
+    double output(int image, int out, int row, int column) const {
+        const bool is_interleaved = conv.dynamic || conv.interleaved;
+        const int group = is_interleaved ? out % conv.groups : out / (conv.out_channels / conv.groups);
+        const int entry = image * conv.groups + group;
+        double total = conv.bias ? bias[out] : 0;
+        for (int i = 0; i < (conv.dynamic ? counts[entry] : inputs); ++i) {
+            const int channel = conv.dynamic ? channels[entry * conv.in_channels + i] : group * inputs + i;
+            const float gate = conv.dynamic ? gates[entry * conv.in_channels + i] : 1;
+            const size_t kernel = (size_t(out) * inputs + (conv.dynamic ? channel : i)) * conv.kernel_h * conv.kernel_w;
+            for (int ky = 0; ky < conv.kernel_h; ++ky) {
+                for (int kx = 0; kx < conv.kernel_w; ++kx) {
+                    const int y = row * conv.stride_h + ky * conv.dilation_h - conv.pad_top;
+                    const int x_ = column * conv.stride_w + kx * conv.dilation_w - conv.pad_left;
+                    total += double(input(image, channel, y, x_)) * gate * weight[kernel + ky * conv.kernel_w + kx];
+                }
+            }
+        }
+        return total;
+    }
+
+    // The greatest error, relative to the greatest output.
+    double check(const Kernels& kernels) {
+        const size_t plane = size_t(out_h) * out_w;
+        Floats packed(kernels.conv_packed_floats(conv)), y(size_t(batch) * conv.out_channels * plane);
+        kernels.pack_conv(conv, weight.data(), packed.data());
+        conv.weight = packed.data();
+        const int parts = kernels.conv_pool_parts(conv, out_h, out_w), threads = pick(1, 3);
+        Floats sums(size_t(batch) * conv.out_channels * parts, NAN);
+        const Selection selection{channels.data(), gates.data(), counts.data()};
+        const Planes in{x.data(), int64_t(conv.in_channels) * in_h * in_w, conv.in_channels, in_h, in_w};
+        const Planes out{y.data(), int64_t(conv.out_channels * plane), conv.out_channels, out_h, out_w};
+        Planes add = out;
+        add.data = residual.data();
+        for (int rank = 0; rank < threads; ++rank) {
+            Floats scratch(kernels.conv_scratch_floats(conv, in_h, in_w, out_h, out_w), NAN);
+            kernels.conv(conv, conv.dynamic ? &selection : nullptr, batch, in, out, residual.empty() ? nullptr : &add,
+                         sums.data(), scratch.data(), rank, threads);
+        }
+        double worst = 0, scale_of_sum = 1;
+        for (int image = 0; image < batch; ++image) {
+            for (int channel = 0; channel < conv.out_channels; ++channel) {
+                double sum = 0, greatest = 0;
+                for (size_t i = 0; i < plane; ++i) {
+                    const size_t at = (size_t(image) * conv.out_channels + channel) * plane + i;
+                    double expected = output(image, channel, int(i) / out_w, int(i) % out_w);
+                    scale_of_sum = std::fmax(scale_of_sum, std::fabs(expected));
+                    if (!residual.empty()) expected += residual[at];
+                    expected = activated(float(expected), conv.activation);
+                    greatest = std::fmax(greatest, std::isnan(y[at]) ? INFINITY : std::fabs(y[at] - expected));
+                    sum += expected;
+                }
+                for (int part = 0; part < parts; ++part) {
+                    sum -= sums[(size_t(image) * conv.out_channels + channel) * parts + part];
+                }
+                worst = std::fmax(worst, std::fmax(greatest, std::isnan(sum) ? INFINITY : std::fabs(sum) / plane));
+            }
+        }
+        return worst / scale_of_sum;
+    }
+};
+
+}  // namespace
+
+int main(int, char** arguments) {
+    const int count = std::atoi(arguments[1]), seed = std::atoi(arguments[2]);
+    for (int i = 0; i < count; ++i) {
+        random_bits.seed(seed + i);
+        const double error = Case().check(DGCONV_TABLE);
+        if (!(error < 1e-4)) return std::printf("seed %d: error %g\n", seed + i, error), 1;
+    }
+    std::printf("%d convolutions agree\n", count);
+}
