@@ -91,6 +91,61 @@ def steps() -> str:
     return "\n\n".join(tables)
 
 
+def inference() -> str:
+    """Whole networks, as ``dgconv bench`` measured them."""
+    heading = [
+        "network, pruning rate",
+        "batch",
+        "threads",
+        "torch",
+        "ONNX Runtime",
+        "OpenVINO",
+        "dense",
+        "SGC",
+        "**DGC**",
+    ]
+    rows, machine = [], {}
+    for file in sorted((ROOT / "benchmarks/results").glob("bench_*.json")):
+        bench = json.loads(file.read_text())
+        machine = bench["machine"]
+        for measured in bench["measurements"]:
+            forms = {(row["kind"], row["form"]): row["median"] for row in measured["rows"]}
+            runtimes = [forms["dense", "ONNX Runtime"], forms["dense", "OpenVINO"]]
+            best = min(seconds for seconds in runtimes if seconds)
+            shown = [forms["dense", "torch"], *runtimes, forms["dense", "prepared"], forms["sgc", "prepared"]]
+            dgc = forms["dgc", "prepared"]
+            rows.append(
+                [
+                    f"`{bench['model']}`, {bench['pruning_rate']:.2f}",
+                    str(measured["batch_size"]),
+                    str(measured["threads"]),
+                    *(f"{1e3 * seconds:.2f}" if seconds else "" for seconds in shown),
+                    f"**{1e3 * dgc:.2f}**, {best / dgc:.2f}x",
+                ]
+            )
+    header = "{hardware}, torch {torch}, ONNX Runtime {onnxruntime}, OpenVINO {openvino}, {date}".format(**machine)
+    return f"{header}; milliseconds, median:\n\n" + markdown(heading, rows)
+
+
+def convolutions() -> str:
+    """The sixteen 3x3 convolutions of ResNet-18, as benchmarks/cpu_convs.py measured them."""
+    measured = json.loads((ROOT / "benchmarks/results/cpu_convs.json").read_text())
+    totals = [row for row in measured["rows"] if row["layers"] == "all"]
+    rates = [name for name in totals[0] if name.startswith("DGC ")]
+    heading = ["threads", "dense, torch", "SGC, torch", *(f"DGC, ξ = {name.split()[1]}" for name in rates)]
+    rows = [
+        [
+            str(row["threads"]),
+            f"{1e3 * row['dense']:.1f} ms",
+            f"{1e3 * row['SGC']:.1f} ms",
+            *(f"{1e3 * row[name]:.1f} ms, {row['dense'] / row[name]:.2f}x" for name in rates),
+        ]
+        for row in totals
+    ]
+    header = "{hardware}, {instructions}, torch {torch}, {date}, medians of {repeats}:".format(**measured)
+    return f"{header}\n\n" + markdown(heading, rows)
+
+
 def macs() -> str:
     rows = []
     for row in compare_with_paper():
@@ -103,7 +158,8 @@ def macs() -> str:
 
 
 def filled(text: str) -> str:
-    for name, table in {"results": results(), "steps": steps(), "macs": macs()}.items():
+    for write in (results, inference, convolutions, steps, macs):
+        name, table = write.__name__, write()
         pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
         text, count = re.subn(pattern, lambda found, t=table: f"{found[1]}\n{t}\n\n{found[2]}", text, flags=re.DOTALL)
         assert count == 1, name

@@ -2,6 +2,7 @@
 
 __version__ = "0.1.0"
 
+from . import deploy
 from .analysis.macs import count_macs
 from .layers import DynamicGroupConv2d, StandardGroupConv2d
 from .layers.convert import DGCConfig, convert_
@@ -20,6 +21,7 @@ __all__ = [
     "create_model",
     "list_models",
     "count_macs",
+    "deploy",
     "save_model",
     "load_model",
     "import_authors_checkpoint",

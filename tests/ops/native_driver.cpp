@@ -1,5 +1,5 @@
-// Random convolutions by the kernels of one instruction set against a naive loop. Built with sanitizers: every buffer is
-// exactly as large as promised, so a float read or written past its end is caught.
+// Random convolutions by the kernels of one instruction set against a naive loop. Built with sanitizers: every buffer
+// is exactly as large as promised, so a float read or written past its end is caught.
 //
 //     native_driver COUNT SEED
 #include <cmath>
@@ -53,7 +53,8 @@ struct Case {
         conv.pad_top = pick(0, 2);
         conv.pad_left = pick(0, 2);
         const int extra_h = pick(0, 1), extra_w = pick(0, 1);
-        const int reach_h = (conv.kernel_h - 1) * conv.dilation_h + 1, reach_w = (conv.kernel_w - 1) * conv.dilation_w + 1;
+        const int reach_h = (conv.kernel_h - 1) * conv.dilation_h + 1;
+        const int reach_w = (conv.kernel_w - 1) * conv.dilation_w + 1;
         batch = pick(1, 2);
         in_h = reach_h + pick(0, 12);
         in_w = reach_w + pick(0, 20);

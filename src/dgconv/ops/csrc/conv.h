@@ -22,7 +22,7 @@ inline int64_t conv_scratch_floats(const Conv& conv, int32_t, int32_t in_w, int3
     const Plan plan = make_plan(conv, out_h, out_w);
     if (plan.form == DEPTHWISE) return depthwise_scratch_floats(conv, plan, in_w, out_w);
     if (plan.form != WINOGRAD) return direct_scratch_floats(conv, plan, in_w, out_w);
-    return plan.tile == 4 ? Winograd<4>(conv, plan, out_h, out_w).total : Winograd<2>(conv, plan, out_h, out_w).total;
+    return plan.tile == 4 ? Winograd<4>(conv, plan, out_w).total : Winograd<2>(conv, plan, out_w).total;
 }
 
 inline int32_t conv_pool_parts(const Conv& conv, int32_t out_h, int32_t out_w) {
@@ -37,14 +37,15 @@ inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Pl
     for (int index = begin; index < end; ++index) {
         const Item item = make_item(conv, plan, selection, batch, y.height, y.width, index);
         const Output output(conv, plan, item, y, residual, pooled);
+        const bool is_first = index == begin;  // of this thread, whose scratch it finds as the caller left it
         if (plan.form == DEPTHWISE) {
-            convolve_depthwise(conv, plan, item, x, y.width, output, scratch, index == begin);
+            convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
         } else if (plan.form != WINOGRAD) {
-            Direct(conv, plan, item, x, y.width, output, scratch).run(index == begin);
+            Direct(conv, plan, item, x, y.width, output, scratch).run(is_first);
         } else if (plan.tile == 4) {
-            Winograd<4>(conv, plan, y.height, y.width).run(item, x, output, scratch);
+            Winograd<4>(conv, plan, y.width).run(item, x, output, scratch, is_first);
         } else {
-            Winograd<2>(conv, plan, y.height, y.width).run(item, x, output, scratch);
+            Winograd<2>(conv, plan, y.width).run(item, x, output, scratch, is_first);
         }
     }
 }

@@ -1,5 +1,5 @@
-// Depthwise convolution, 3x3 or 5x5 with stride 1 or 2: each channel has one kernel of its own. Pixels are in the lanes;
-// several rows are computed at once, so that what is loaded of an input row serves all of them.
+// Depthwise convolution, 3x3 or 5x5 with stride 1 or 2: each channel has one kernel of its own. Pixels are in the
+// lanes; several rows are computed at once, so that what is loaded of an input row serves all of them.
 #pragma once
 
 #include "conv_gather.h"
@@ -60,7 +60,7 @@ inline int64_t depthwise_scratch_floats(const Conv& conv, const Plan& plan, int 
     return padded.floats() + int64_t(ROWS_AT_ONCE) * conv.stride_h * padded.pitch + 2 * WIDTH;
 }
 
-// `is_first` of the calling thread: what lies outside the image is set to 0 once and never written again.
+// What lies outside the image is set to 0 once, by the thread's first item, and never written again.
 inline void convolve_depthwise(const Conv& conv, const Plan& plan, const Item& item, const Planes& x, int out_w,
                                const Output& output, float* scratch, bool is_first) {
     const PaddedPlane padded(conv, plan, x.width, out_w);

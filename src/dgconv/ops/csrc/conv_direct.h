@@ -96,7 +96,7 @@ class Direct {
         : conv(conv), plan(plan), item(item), x(x), output(output), padded(conv, plan, x.width, out_w),
           layout(conv, plan, out_w), part(conv, plan, padded, layout), scratch(scratch) {}
 
-    // `is_first` of the calling thread: what lies outside the image is set to 0 once and never written again.
+    // What lies outside the image is set to 0 once, by the thread's first item, and never written again.
     void run(bool is_first) {
         if (is_first) memset(scratch + part.plane, 0, sizeof(float) * padded.floats());
         int32_t* taps = reinterpret_cast<int32_t*>(scratch + part.taps);
@@ -185,7 +185,8 @@ class Direct {
             for (int index = 0; index < item.kept; ++index) {
                 const float* last = f.x.at(index) + whole;
                 for (int i = 0; i < item.pixels - whole; i += WIDTH) {
-                    store(rest + index * layout.channel + i, load_first(last + i, smaller(WIDTH, item.pixels - whole - i)));
+                    const int count = smaller(WIDTH, item.pixels - whole - i);
+                    store(rest + index * layout.channel + i, load_first(last + i, count));
                 }
             }
             f.x = {rest, layout.channel, nullptr};

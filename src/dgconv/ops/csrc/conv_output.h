@@ -23,8 +23,8 @@ class Output {
 
     bool wants_sums() const { return sums; }
 
-    // Finishes and stores `count` pixels of an output, counted from the item's first; the rest of the vector is ignored.
-    // Returns them with zeros behind.
+    // Finishes and stores `count` pixels of an output, counted from the item's first; the rest of the vector is
+    // ignored. Returns them with zeros behind.
     INLINE Vec put(int output, int pixel, Vec v, int count) const {
         const int channel = first + output * step;
         float* target = to + channel * plane + pixel;
@@ -41,7 +41,7 @@ class Output {
         return first_lanes(v, count);
     }
 
-    // The same for outputs of one after the other and pixels of VECTORS vectors, of which `pixels` count. Adds them to
+    // The same for outputs that follow each other and VECTORS vectors of pixels, of which `pixels` count. Adds them to
     // `totals`, a vector for each output, if there will be sums.
     template <int OUTPUTS, int VECTORS>
     INLINE void put_tile(int output, int pixel, const Vec (&tile)[OUTPUTS][VECTORS], int pixels, float* totals) const {

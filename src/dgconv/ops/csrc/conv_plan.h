@@ -6,8 +6,8 @@
 
 namespace dgconv::DGCONV_ISA {
 
-// With 2 vectors of one factor of a product in registers, how many scalars of the other fit beside; with 1 vector, twice
-// as many.
+// With 2 vectors of one factor of a product in registers, how many scalars of the other fit beside; with 1 vector,
+// twice as many.
 constexpr int TILE = REGISTERS == 32 ? 14 : 6;
 
 // Which way a convolution is computed.
@@ -105,7 +105,7 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     plan.chunks = divide_up(out_h, plan.rows);
 
     plan.blocks = divide_up(plan.outputs, 4 * PANEL);
-    plan.block = round_up(divide_up(plan.outputs, plan.blocks), PANEL);
+    plan.block = smaller(plan.padded_outputs, round_up(divide_up(plan.outputs, plan.blocks), PANEL));
     plan.blocks = divide_up(plan.outputs, plan.block);
     return plan;
 }

@@ -1,6 +1,6 @@
-// 3x3 convolution of stride 1 by Winograd's method, in the same three steps for every item: bring the kept channels into
-// the lanes and transform their tiles; multiply point by point, each a small matrix product over the kept channels;
-// transform back.
+// 3x3 convolution of stride 1 by Winograd's method, in the same three steps for every item: bring the kept channels
+// into the lanes and transform their tiles; multiply point by point, each a small matrix product over the kept
+// channels; transform back.
 //
 // An infinite or NaN input spreads over the outputs of its tile, where the direct forms confine it to 3x3.
 #pragma once
@@ -18,14 +18,15 @@ struct Winograd {
 
     const Conv& conv;
     const Plan& plan;
-    int out_h, out_w, tiles_x, tiles;              // of the largest item
-    int padded_w, padded_h;                        // of the input that its tiles cover
-    int64_t input_point, product_point;            // floats between points; a vector more than needed, as a power
-                                                   // of two would put all points into one set of the cache
-    int64_t padded, inputs, products, block, total;  // places in the scratch
+    int out_w, tiles_x, tiles;  // of a whole item
+    int padded_w, padded_h;     // of the input that its tiles cover
+    // Floats between points: a vector more than needed, as a power of two would put all into one set of the cache.
+    int64_t input_point, product_point;
+    // Places in the scratch: the padded image of some channels, [row][column][channel]; its transformed tiles,
+    // [point][block of channels][tile][channel]; their products, [point][tile][output]; results, [pixel][output].
+    int64_t padded, inputs, products, block, total;
 
-    Winograd(const Conv& conv, const Plan& plan, int out_h, int out_w)
-        : conv(conv), plan(plan), out_h(out_h), out_w(out_w) {
+    Winograd(const Conv& conv, const Plan& plan, int out_w) : conv(conv), plan(plan), out_w(out_w) {
         tiles_x = divide_up(out_w, OUT);
         tiles = plan.rows / OUT * tiles_x;
         padded_w = tiles_x * OUT + 2;
@@ -39,24 +40,37 @@ struct Winograd {
         total = block + int64_t(plan.rows) * out_w * plan.block;
     }
 
+    // The first and the last row of the padded image that lie inside the image.
+    int top_row(const Item& item) const { return larger(0, conv.pad_top - item.first_row); }
+    int end_row(const Item& item, const Planes& x) const {
+        return larger(top_row(item), smaller(padded_h, x.height + conv.pad_top - item.first_row));
+    }
+
+    // What lies outside the image is 0: columns, set once, and rows, which differ from item to item.
+    void clear_outside(const Item& item, const Planes& x, float* image, bool is_first) const {
+        const int64_t row = int64_t(padded_w) * WIDTH;
+        const int top = is_first ? padded_h : top_row(item), end = end_row(item, x);
+        memset(image, 0, sizeof(float) * top * row);
+        memset(image + end * row, 0, sizeof(float) * (padded_h - end) * row);
+    }
+
     // Pixels of up to WIDTH channels, side by side in a vector, into the padded image.
     void gather(const Item& item, const Planes& x, int first_kept, float* image) const {
         const int lanes = smaller(WIDTH, item.kept - first_kept);
         const int64_t plane = int64_t(x.height) * x.width;
-        const int top = larger(0, item.first_row - conv.pad_top);
-        const int bottom = smaller(x.height, item.first_row - conv.pad_top + padded_h);
+        const int top = top_row(item), first_row = top + item.first_row - conv.pad_top;
         const float* from[WIDTH];
         Vec scale{}, shift{}, gate{};
         for (int lane = 0; lane < WIDTH; ++lane) {
             const int index = first_kept + smaller(lane, lanes - 1);  // idle lanes repeat the last channel, at gate 0
             const int channel = item.first_channel + item.channel(index);
-            from[lane] = x.data + item.image * x.image_stride + channel * plane + int64_t(top) * x.width;
+            from[lane] = x.data + item.image * x.image_stride + channel * plane + int64_t(first_row) * x.width;
             if (lane < lanes) gate[lane] = item.gates ? item.gates[index] : 1;
             if (conv.in_scale) scale[lane] = conv.in_scale[channel], shift[lane] = conv.in_shift[channel];
         }
         const int64_t skip = int64_t(padded_w - x.width) * WIDTH;
-        float* to = image + (int64_t(top - item.first_row + conv.pad_top) * padded_w + conv.pad_left) * WIDTH;
-        const int pixels = (bottom - top) * x.width;
+        float* to = image + (int64_t(top) * padded_w + conv.pad_left) * WIDTH;
+        const int pixels = (end_row(item, x) - top) * x.width;
         int column = 0;
         for (int pixel = 0; pixel < pixels; pixel += WIDTH) {
             const int count = smaller(WIDTH, pixels - pixel);
@@ -77,9 +91,9 @@ struct Winograd {
         }
     }
 
-    void run(const Item& item, const Planes& x, const Output& output, float* scratch) const {
+    void run(const Item& item, const Planes& x, const Output& output, float* scratch, bool is_first) const {
         const int tile_rows = divide_up(item.rows, OUT), count = tile_rows * tiles_x;
-        memset(scratch + padded, 0, sizeof(float) * padded_h * padded_w * WIDTH);  // what is outside stays 0
+        clear_outside(item, x, scratch + padded, is_first);
         for (int first = 0; first < item.kept; first += WIDTH) {
             gather(item, x, first, scratch + padded);
             float* to = scratch + inputs + int64_t(first) * count;
@@ -99,7 +113,8 @@ struct Winograd {
                 float* to = scratch + block + (int64_t(row) * out_w + column) * plan.block + first;
                 UNROLL for (int i = 0; i < OUT; ++i) {
                     UNROLL for (int j = 0; j < OUT; ++j) {
-                        if (row + i < item.rows && column + j < out_w) store(to + (i * out_w + j) * plan.block, y[i][j]);
+                        const bool is_inside = row + i < item.rows && column + j < out_w;
+                        if (is_inside) store(to + (i * out_w + j) * plan.block, y[i][j]);
                     }
                 }
             }
@@ -112,8 +127,8 @@ struct Winograd {
 
 // TILES tiles of VECTORS vectors of outputs, at one point.
 template <int TILES, int VECTORS>
-void point_tile(const Item& item, const float* x, int64_t x_block, const float* panel, int64_t w_channel, float* products,
-                int stride) {
+void point_tile(const Item& item, const float* x, int64_t x_block, const float* panel, int64_t w_channel,
+                float* products, int stride) {
     Vec acc[TILES][VECTORS] = {};
     for (int first = 0; first < item.kept; first += WIDTH, x += x_block) {
         const int lanes = smaller(WIDTH, item.kept - first);
@@ -146,8 +161,9 @@ void Winograd<OUT>::multiply(const Item& item, int count, float* scratch) const 
             for (int part = 0; part < parts; ++part) {
                 const int tile = share(count, parts, part), end = share(count, parts, part + 1);
                 const PointTile run = point_tile_of(end - tile, width / WIDTH, std::make_index_sequence<2 * TILE>());
-                run(item, scratch + inputs + point * input_point + int64_t(tile) * WIDTH, int64_t(count) * WIDTH, panel,
-                    POINTS * width, scratch + products + point * product_point + int64_t(tile) * plan.block + first, plan.block);
+                const float* x = scratch + inputs + point * input_point + int64_t(tile) * WIDTH;
+                float* to = scratch + products + point * product_point + int64_t(tile) * plan.block + first;
+                run(item, x, int64_t(count) * WIDTH, panel, POINTS * width, to, plan.block);
             }
         }
     }

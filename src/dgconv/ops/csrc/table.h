@@ -38,7 +38,7 @@ struct Kernels {
 
 extern const Kernels avx512_kernels, avx2_kernels, portable_kernels;
 
-// The table in use: the best the CPU has, unless select_kernels chose another.
+// The table in use: the best the CPU has, unless dgconv_select_isa chose another.
 const Kernels& kernels();
 
 }  // namespace dgconv

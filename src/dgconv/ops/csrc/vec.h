@@ -1,7 +1,7 @@
 // Vectors of floats, as wide as the instruction set has them, by the compilers' vector extensions.
 //
-// Arithmetic is written with plain operators; here is what operators do not say: unaligned and partial access, shuffles,
-// transposing a square block, activations.
+// Arithmetic is written with plain operators; here is what operators do not say: unaligned and partial access,
+// shuffles, transposing a square block, activations.
 #pragma once
 
 #include <cstring>

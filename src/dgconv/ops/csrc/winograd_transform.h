@@ -37,8 +37,10 @@ struct Transform<4> {
     static constexpr float P = .75f, Q = 1.5f, PP = P * P, QQ = Q * Q;
     // Row of a point p: 1, p, p^2 over the product of its distances to the other points.
     static constexpr double NP = 2 * PP * (PP - QQ), NQ = 2 * QQ * (QQ - PP);
-    static constexpr double G[6][3] = {{1. / (PP * QQ), 0, 0},      {1 / NP, P / NP, PP / NP}, {1 / NP, -P / NP, PP / NP},
-                                       {1 / NQ, Q / NQ, QQ / NQ}, {1 / NQ, -Q / NQ, QQ / NQ}, {0, 0, 1}};
+    static constexpr double G[6][3] = {
+        {1. / (PP * QQ), 0, 0},    {1 / NP, P / NP, PP / NP},   {1 / NP, -P / NP, PP / NP},
+        {1 / NQ, Q / NQ, QQ / NQ}, {1 / NQ, -Q / NQ, QQ / NQ}, {0, 0, 1},
+    };
 
     static INLINE void input(Vec (&d)[6]) {
         const Vec d1 = d[1], d2 = d[2], d3 = d[3], d4 = d[4];
