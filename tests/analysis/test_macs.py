@@ -5,8 +5,19 @@ import torch
 from torch import nn
 
 from dgconv import DynamicGroupConv2d, count_macs, create_model
+from dgconv.analysis.mac_rules import needs_images
 from dgconv.analysis.paper import compare_with_paper
 from dgconv.errors import UserError
+from dgconv.layers import (
+    ChannelGatingConv2d,
+    FeatureBoostingConv2d,
+    FullyLearnableGroupConv2d,
+    LearnedGroupConv2d,
+    LowCostCollaborativeConv2d,
+    MethodLayer,
+    halve_classifier,
+    to_static_,
+)
 
 
 def test_by_hand():
@@ -56,6 +67,107 @@ def test_published_saving(comparison):
     row = comparison["ResNet-18-DGC, rate 0.55"]
     assert f"{row.authors_saving:.3f} {row.paper_saving:.3f}" == "2.042 2.046"
     assert row.difference == pytest.approx(100 * (row.authors_saving / 2.04 - 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "halve", "figure"),
+    [
+        ("condensenet86_lgc", {"condensation": 4}, False, "65.82"),
+        ("condensenet50_lgc", {"condensation": 1}, False, "66.39"),
+        ("condensenet74_lgc", {"condensation": 4}, True, "529.33"),
+    ],
+)
+def test_published_figures_of_condensed_networks(name, options, halve, figure):
+    """Before they are condensed by their options, afterwards by what they are, as masks and as static networks."""
+    model = create_model(name, **options)
+    images = torch.zeros(1, *model.input_size)
+    if halve:
+        halve_classifier(model)
+
+    def millions(**given):
+        return f"{count_macs(model, convention='authors', **given).macs / 1e6:.2f}"
+
+    assert millions() == figure
+    for layer in model.modules():
+        if isinstance(layer, MethodLayer):
+            layer.move_to(1)
+    assert millions(images=images) == figure
+    to_static_(model)
+    assert millions() == figure
+
+
+# --- the other methods, on one layer of 8 inputs and 12 outputs, 3x3, 10x10 pixels ---
+
+DENSE = 9 * 8 * 12 * 100
+
+
+def cost(layer, x=None, convention="paper"):
+    (row,) = count_macs(nn.Sequential(layer), (8, 10, 10), convention, images=x).layers
+    assert row.dense_macs == DENSE
+    assert row.kind == type(layer).__name__
+    return row
+
+
+def test_learned_groups():
+    layer = LearnedGroupConv2d(8, 12, 3, padding=1, groups=4, condensation=4)
+    x = torch.randn(2, 8, 10, 10)
+    assert cost(layer).macs == DENSE / 4
+    assert cost(layer, x).macs == DENSE
+    layer.move_to(0.2)
+    assert (cost(layer, x).macs, cost(layer, x).kept_share) == (DENSE * 6 / 8, 6 / 8)
+    assert not needs_images(layer)
+
+
+def test_fully_learnable_groups_of_unequal_size():
+    layer = FullyLearnableGroupConv2d(8, 12, 3, padding=1, groups=3)
+    sizes = [(len(inputs), len(outputs)) for inputs, outputs in layer.members()]
+    expected = sum(i * o for i, o in sizes) * 9 * 100
+    assert cost(layer).macs == cost(layer, torch.randn(2, 8, 10, 10)).macs == pytest.approx(expected)
+    assert expected != pytest.approx(DENSE / 3, rel=1e-3)
+    model = nn.Sequential(layer)
+    to_static_(model)
+    assert count_macs(model, (8, 10, 10)).macs == expected
+
+
+def test_boosted_features():
+    layer = FeatureBoostingConv2d(8, 12, 3, padding=1, density=0.5)
+    generator = 8 * 12
+    assert cost(layer).macs == DENSE / 2 + generator
+    assert cost(layer, convention="authors").macs == DENSE / 2 + generator + 8 * 100 + 3 * 12
+    x = torch.randn(2, 8, 10, 10)
+    assert cost(layer, x).macs == pytest.approx(DENSE / 2 + generator)
+    x[0, :4] = 0  # half of one image's channels, a quarter of all
+    x[:, 5, :5] = 0  # not the whole channel
+    assert cost(layer, x).macs == pytest.approx(DENSE * 3 / 4 / 2 + generator)
+    layer.generator.bias.data[2:] = -100.0  # two saliencies are left, the other winners are zeros
+    assert cost(layer, x).macs == pytest.approx(DENSE * 3 / 4 * 2 / 12 + generator)
+    assert needs_images(layer)
+
+
+def test_gated_channels():
+    layer = ChannelGatingConv2d(8, 12, 3, padding=1, base_share=0.25, target=0.0)
+    assert cost(layer).macs == DENSE * (1 / 4 + 3 / 4 * 0.5)
+    x = torch.randn(2, 8, 10, 10)
+    with torch.no_grad():
+        opened = (layer.eval()(x) != layer.base_path(x)).float().mean().item()
+        assert 0.2 < opened < 0.8
+        assert cost(layer, x).macs == pytest.approx(DENSE * (1 / 4 + 3 / 4 * opened))
+        layer.threshold.fill_(1e6)
+    assert cost(layer, x).macs == DENSE / 4
+    assert needs_images(layer)
+
+
+def test_low_cost_collaboration():
+    layer = LowCostCollaborativeConv2d(8, 12, 3, padding=1, open_share=0.4)
+    assert cost(layer).macs == pytest.approx(DENSE * (1 / 9 + 0.4))
+    x = torch.randn(2, 8, 10, 10)
+    with torch.no_grad():
+        opened = (layer.eval()(x) != 0).float().mean().item()
+    assert 0.1 < opened < 0.9
+    assert cost(layer, x).macs == pytest.approx(DENSE * (1 / 9 + opened))
+    assert needs_images(layer)
+    plain = LowCostCollaborativeConv2d(8, 12, 1)
+    assert count_macs(plain, (8, 10, 10)).macs == DENSE / 9
 
 
 def test_count_follows_the_gate():

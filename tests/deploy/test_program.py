@@ -58,6 +58,13 @@ def check(graph, x, tolerance=1e-5):
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
+def test_weights_that_are_a_part_of_others():
+    """Not contiguous: what is packed is a copy, which must live as long as it is read."""
+    weight = torch.randn(32, 64, 3, 3)[:, ::2] / 32
+    for _ in range(3):
+        check(Graph("x", "y", [Conv("x", "y", weight, padding=(1, 1))]), torch.randn(2, 32, 9, 9))
+
+
 def network(gated=True):
     """A bit of everything: strides, shortcuts, a shortcut that changes the width, dense layers, a classifier."""
     rule = (lambda channels: gate(channels, 4, keep=channels // 3)) if gated else (lambda channels: None)

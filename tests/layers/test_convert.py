@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,16 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from dgconv.errors import UserError
-from dgconv.layers import DynamicGroupConv2d, GlobalGate, HeadGate, StandardGroupConv2d
+from dgconv.layers import (
+    ChannelGatingConv2d,
+    DynamicGroupConv2d,
+    FeatureBoostingConv2d,
+    FullyLearnableGroupConv2d,
+    GlobalGate,
+    HeadGate,
+    LearnedGroupConv2d,
+    StandardGroupConv2d,
+)
 from dgconv.layers.convert import DGCConfig, convert_
 from dgconv.layers.select import dynamic_layers, set_pruning_rate
 
@@ -371,6 +381,45 @@ def test_converted_model_can_be_copied() -> None:
     model, x = convs(2), torch.randn(1, 8, 7, 7)
     convert_(model, filter_fn=everything)
     assert torch.equal(copy.deepcopy(model)(x), model(x))
+
+
+# --- other layers ---
+
+
+@pytest.mark.parametrize("kind", [LearnedGroupConv2d, FullyLearnableGroupConv2d, ChannelGatingConv2d])
+def test_other_methods_take_over_the_parameters(kind: type[nn.Module]) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 12, 3, 2, padding=1).eval())
+    weight, bias = model[1].weight, model[1].bias
+    report = convert_(model, kind)
+    assert [row.action for row in report.rows] == ["left", "replaced"]
+    layer = model[1]
+    assert type(layer) is kind
+    assert layer.weight is weight
+    assert layer.bias is bias
+    assert (layer.stride, layer.padding) == ((2, 2), (1, 1))
+    assert not layer.training
+    assert convert_(model, kind).rows[1].reason == f"already a {kind.__name__}"
+
+
+def test_learned_groups_start_as_the_network_was(build) -> None:
+    model, x = with_statistics(build("torchvision/resnet18")), torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        expected = model(x)
+        assert len(convert_(model, partial(LearnedGroupConv2d, groups=8)).replaced) == 19
+        assert model.layer1[0].conv1.groups == 8
+        torch.testing.assert_close(model(x), expected)
+
+
+def test_standard_groups_have_weights_of_their_own() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Conv2d(8, 10, 3))
+    report = convert_(model, partial(StandardGroupConv2d, groups=4), everything)
+    assert model[0].weight.shape == (8, 2, 3, 3)
+    assert "4 groups, 8 input and 10 output" in report.rows[1].reason
+
+
+def test_a_layer_that_normalizes_is_not_put_before_a_batch_norm() -> None:
+    report = convert_(convs(2), FeatureBoostingConv2d)
+    assert "holds the batch norm" in report.rows[1].reason
 
 
 # --- the report ---

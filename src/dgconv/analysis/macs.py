@@ -2,7 +2,8 @@
 
 ``paper``: convolutions, the classifier, and the saliency generators' two maps, 2C²/d a head.
 
-A head is charged for the channels it really keeps, ``ceil((1 - xi) C)``.
+A head is charged for the channels it really keeps, ``ceil((1 - xi) C)``. The other methods are charged alike: for the
+part of the undivided convolution they compute, and for what decides it (:mod:`dgconv.analysis.mac_rules`).
 
 ``authors``: what the authors' code adds up, and what most of their reported numbers are. Also one for every element
 of a ReLU and of a pooling window, for each bias of a linear layer, and in a dynamic layer C·H·W for its own pooling
@@ -10,25 +11,18 @@ and C/d + 3C a head for the generator's activations and bias. Batch normalisatio
 fraction (1 - xi) C, not rounded.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..layers import DynamicGroupConv2d, GlobalGate, keep_count
-from ..layers._conv import pair
-from ..layers.fusible import BatchNormReLU2d
+from .mac_rules import Call, Convention, cost_of, rule_for
 
-Convention = Literal["paper", "authors"]
-CONVENTIONS: tuple[Convention, ...] = ("paper", "authors")
-ACTIVATIONS = (nn.ReLU, nn.ReLU6, BatchNormReLU2d)
-GLOBAL_POOLINGS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
-WINDOW_POOLINGS = (nn.AvgPool2d, nn.MaxPool2d)
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class LayerCost:
     output: tuple[int, ...]
     macs: float
     dense_macs: float
-    kept_share: float | None = None  # of input channels, for a dynamic layer
+    kept_share: float | None = None  # of the undivided work, for a layer that saves some
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class MacCount:
     input_size: tuple[int, ...]
     layers: list[LayerCost]
     uncounted: list[str]  # kinds of layers that have parameters and no rule here
-    measured: bool  # kept shares seen on images, not taken from the pruning rate
+    measured: bool  # kept shares seen on images, not taken from the layers' options
 
     @property
     def macs(self) -> float:
@@ -85,7 +79,8 @@ def count_macs(
     Args:
         input_size: (channels, height, width); default ``model.input_size``.
         images: a batch of real images, normalised as the model wants them. With it the kept shares are measured,
-            which is the only true count for the global gate; without, its target rate is taken.
+            the only true count for a method that decides image by image (``mac_rules.needs_images``); without, the
+            layers' options are taken.
     """
     if convention not in CONVENTIONS:
         raise UserError(f"convention must be 'paper' or 'authors', got {convention!r}")
@@ -103,10 +98,9 @@ def count_macs(
     uncounted: set[str] = set()
 
     def record(name: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
-        cost = _cost(module, x, out, convention, measured)
+        cost = cost_of(module, Call(x, out, convention, measured))
         if cost is not None:
-            kept = cost[2] if len(cost) > 2 else None
-            layers.append(LayerCost(name, type(module).__name__, tuple(out.shape[1:]), cost[0], cost[1], kept))
+            layers.append(LayerCost(name, type(module).__name__, tuple(out.shape[1:]), *cost))
         elif next(module.parameters(), None) is not None and "Norm" not in type(module).__name__:
             uncounted.add(type(module).__name__)
 
@@ -116,50 +110,6 @@ def count_macs(
         except RuntimeError as error:
             raise UserError(f"the model does not take an input of {list(images.shape[1:])}: {error}") from error
     return MacCount(convention, tuple(images.shape[1:]), layers, sorted(uncounted), measured)
-
-
-def _cost(
-    module: nn.Module, x: Tensor, out: Tensor, convention: Convention, measured: bool
-) -> tuple[float, float] | tuple[float, float, float] | None:
-    """MACs, MACs if undivided and (dynamic layers) kept share; None where no rule fits."""
-    batch = max(1, x.shape[0])
-    with_extras = convention == "authors"
-    if isinstance(module, DynamicGroupConv2d):
-        dense = module.weight[0].numel() * out[0].numel()
-        is_measured = measured and isinstance(module.gate, GlobalGate)
-        kept = _measured_share(module, x) if is_measured else _nominal_share(module, convention)
-        hidden = module.generator.hidden
-        generator = module.heads * 2 * module.in_channels * hidden
-        if with_extras:
-            generator += x[0].numel() + module.heads * (hidden + 3 * module.in_channels)
-        return dense * kept + generator, dense, kept
-    if isinstance(module, nn.Conv2d):
-        macs = module.weight[0].numel() * out[0].numel()
-        return macs, macs
-    if isinstance(module, nn.Linear):
-        macs = module.in_features * out.numel() // batch
-        macs += out.numel() // batch if with_extras and module.bias is not None else 0
-        return macs, macs
-    if with_extras and isinstance(module, ACTIVATIONS + GLOBAL_POOLINGS):
-        return x[0].numel(), x[0].numel()
-    if with_extras and isinstance(module, WINDOW_POOLINGS):
-        macs = out[0].numel() * math.prod(pair(module.kernel_size))
-        return macs, macs
-    return None
-
-
-def _nominal_share(layer: DynamicGroupConv2d, convention: Convention) -> float:
-    """The share of channels a head keeps, as the convention counts it."""
-    gate, channels = layer.gate, layer.in_channels
-    if isinstance(gate, GlobalGate):
-        return 1 - layer.pruning_rate
-    keep = int(gate.keep)
-    at_target = keep == keep_count(channels, layer.pruning_rate, gate.keep_rule)
-    return 1 - layer.pruning_rate if convention == "authors" and at_target else keep / channels
-
-
-def _measured_share(layer: DynamicGroupConv2d, x: Tensor) -> float:
-    return float(layer.gate.mask(layer.generator(x)).float().mean())
 
 
 @contextmanager
@@ -177,12 +127,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _watching(model: nn.Module, record: Callable[[str, nn.Module, Tensor, Tensor], None]) -> Iterator[None]:
-    """Calls ``record`` for each leaf of the module tree that runs; a dynamic layer counts as one leaf."""
+    """Calls ``record`` for each leaf of the module tree that runs; a layer with a rule of its own counts as one."""
     handles = []
 
     def watch(name: str, module: nn.Module) -> None:
         children = list(module.named_children())
-        if children and not isinstance(module, DynamicGroupConv2d):
+        if children and not rule_for(module):
             for child_name, child in children:
                 watch(f"{name}.{child_name}" if name else child_name, child)
         else:

@@ -4,21 +4,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from ..models import ImageClassifier, create_model
+from ..layers import halve_classifier
+from ..models import create_model
 from .macs import CONVENTIONS, count_macs
-
-
-class _FirstHalf(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x[:, : x.shape[1] // 2]
-
-
-def _halve_classifier(model: ImageClassifier) -> None:
-    """Half the features reach the classifier, as in CondenseNet after its conversion; which half costs the same."""
-    classifier = nn.Linear(model.num_features // 2, model.num_classes)
-    model.set_submodule(model.classifier_path, nn.Sequential(_FirstHalf(), classifier))
 
 
 @dataclass(frozen=True)
@@ -31,7 +21,7 @@ class Row:
     reported: float | None = None  # None where the paper has it in a figure only
     saving_over: str | None = None  # reported is a ratio to this model
     fits: str = ""
-    change: Callable[[ImageClassifier], None] | None = None
+    change: Callable[[nn.Module], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,6 @@ class Comparison:
         return asdict(self)
 
 
-# A learned group convolution (LGC) with condensation factor C costs what a standard one with G = C groups costs.
 _CIFAR_MOBILENET = {"num_classes": 10, "downsample": (3, 5), "stem_stride": 1, "pruning_rate": 0.65}
 ROWS = (
     Row("CondenseNet-50-DGC, rate 1/3", "condensenet50_dgc", {"pruning_rate": 1 / 3}, 51, fits="authors"),
@@ -59,16 +48,16 @@ ROWS = (
     Row("CondenseNet-50-DGC, rate 5/6", "condensenet50_dgc", {"pruning_rate": 5 / 6}),
     Row("CondenseNet-50-DGC, rate 3/4", "condensenet50_dgc", {"pruning_rate": 3 / 4}),
     Row("CondenseNet-50-DGC, rate 1/2", "condensenet50_dgc", {"pruning_rate": 1 / 2}),
-    Row("CondenseNet-50 LGC, C = 1 (undivided)", "condensenet50", reported=66, fits="authors"),
-    Row("CondenseNet-50 LGC, C = 2", "condensenet50_sgc", {"groups": 2}),
-    Row("CondenseNet-50 LGC, C = 4", "condensenet50_sgc", {"groups": 4}),
-    Row("CondenseNet-86 LGC, C = 4", "condensenet86_sgc", {"groups": 4}, 65, fits="authors"),
+    Row("CondenseNet-50 LGC, C = 1 (undivided)", "condensenet50_lgc", {"condensation": 1}, 66, fits="authors"),
+    Row("CondenseNet-50 LGC, C = 2", "condensenet50_lgc", {"condensation": 2}),
+    Row("CondenseNet-50 LGC, C = 4", "condensenet50_lgc", {"condensation": 4}),
+    Row("CondenseNet-86 LGC, C = 4", "condensenet86_lgc", {"condensation": 4}, 65, fits="authors"),
     Row("CondenseNet-86-DGC, rate 3/4", "condensenet86_dgc", {}, 71, fits="authors"),
     Row("CondenseNet-86-DGC, CIFAR-100", "condensenet86_dgc", {"num_classes": 100}, 71, fits="authors"),
-    Row("CondenseNet-74 LGC, ImageNet", "condensenet74_sgc", {"groups": 4}, 529, fits="authors"),
+    Row("CondenseNet-74 LGC, ImageNet", "condensenet74_lgc", {"condensation": 4}, 529, fits="authors"),
     Row(
-        "CondenseNet-74 LGC, half classifier", "condensenet74_sgc", {"groups": 4}, 529,
-        fits="authors", change=_halve_classifier,
+        "CondenseNet-74 LGC, half classifier", "condensenet74_lgc", {"condensation": 4}, 529,
+        fits="authors", change=halve_classifier,
     ),
     Row("CondenseNet-74-DGC, rate 3/4", "condensenet74_dgc", {}, 549, fits="authors"),
     Row("ResNet-18", "resnet18", reported=1810, fits="both"),

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Data
-from ..layers import GlobalGate
-from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
+from .mac_rules import needs_images
 from .macs import CONVENTIONS, count_macs
 
 
@@ -56,7 +55,7 @@ def summarize(
 def images_to_measure(
     model: nn.Module, data: Data, device: torch.device | str = "cpu", count: int = 256
 ) -> Tensor | None:
-    """Test images, if the model has a global gate: what that costs depends on the image."""
-    if not any(isinstance(layer.gate, GlobalGate) for _, layer in dynamic_layers(model)):
+    """Test images, if what the model costs depends on the image."""
+    if not needs_images(model):
         return None
     return next(iter(data.test.batches(count, train=False, device=device)))[0]

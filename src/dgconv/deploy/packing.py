@@ -110,7 +110,8 @@ class PackedStep(Packed):
             interleaved=step.interleaved,
         )
         packed = torch.empty(library().dgconv_conv_packed_floats(byref(conv)))
-        library().dgconv_pack_conv(byref(conv), step.weight.detach().contiguous().data_ptr(), packed.data_ptr())
+        weight = step.weight.detach().contiguous()  # named, so that it lives until it is read
+        library().dgconv_pack_conv(byref(conv), weight.data_ptr(), packed.data_ptr())
         self._tensors.append(packed)
         conv.weight = packed.data_ptr()
         self.native.conv, self.native.before = conv, before

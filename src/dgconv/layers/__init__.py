@@ -1,13 +1,28 @@
-"""Layers with nn.Conv2d's signature, and the tool that puts them into any network."""
+"""Layers with nn.Conv2d's signature, and the tools that put them into any network and make them static again."""
 
+from .boosting_suppression import FeatureBoostingConv2d
+from .channel_gating import ChannelGatingConv2d
 from .dynamic_group_conv import DynamicGroupConv2d
+from .fully_learnable_group_conv import FullyLearnableGroupConv2d
 from .gate import GlobalGate, HeadGate, keep_count
+from .learned_group_conv import LearnedGroupConv2d
+from .low_cost_collaboration import LowCostCollaborativeConv2d
+from .method import MethodLayer
 from .saliency import SaliencyGenerator
 from .standard_group_conv import StandardGroupConv2d
+from .static import halve_classifier, to_static_
 
 __all__ = [
     "DynamicGroupConv2d",
     "StandardGroupConv2d",
+    "LearnedGroupConv2d",
+    "FullyLearnableGroupConv2d",
+    "FeatureBoostingConv2d",
+    "ChannelGatingConv2d",
+    "LowCostCollaborativeConv2d",
+    "MethodLayer",
+    "to_static_",
+    "halve_classifier",
     "SaliencyGenerator",
     "HeadGate",
     "GlobalGate",

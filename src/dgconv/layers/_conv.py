@@ -1,5 +1,10 @@
 """Conv2d's arguments, as our layers take them."""
 
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
 from ..errors import UserError
 
 Size2 = int | tuple[int, int]
@@ -23,3 +28,9 @@ def resolve_padding(
         raise UserError(f"padding='same' needs stride 1, got {stride}")
     total = [d * (k - 1) for d, k in zip(dilation, kernel_size, strict=True)]
     return (total[0] // 2, total[1] // 2), (total[0] % 2, total[1] % 2)
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """No autocast where x is; some devices (meta, for one) have none to turn off."""
+    is_there = torch.amp.is_autocast_available(x.device.type)
+    return torch.autocast(x.device.type, enabled=False) if is_there else nullcontext()

@@ -1,8 +1,9 @@
-"""Puts dynamic group convolution into a network that was built, and perhaps trained, without it."""
+"""Puts dynamic group convolution, or a rival of it, into a network that was built, and perhaps trained, without it."""
 
 import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Literal, cast
 
 from rich.console import Console, Group
@@ -14,9 +15,12 @@ from torch.nn.utils import parametrize
 from ..errors import UserError
 from .dynamic_group_conv import DynamicGroupConv2d
 from .gate import HeadGate, KeepRule, TieRule
+from .method import MethodLayer
 from .saliency import hidden_width
+from .swap import swap_
 
 Convolution = nn.Conv2d | DynamicGroupConv2d
+ConvLayer = Callable[..., nn.Module]  # nn.Conv2d's signature
 FilterFn = Callable[[str, nn.Conv2d], bool]
 
 GEOMETRY = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
@@ -122,8 +126,10 @@ class ConversionReport:
         return captured.get().rstrip()
 
 
-def convert_(model: nn.Module, config: DGCConfig | None = None, filter_fn: FilterFn | None = None) -> ConversionReport:
-    """Replace the convolutions of a network by :class:`DynamicGroupConv2d`, in place.
+def convert_(
+    model: nn.Module, config: DGCConfig | ConvLayer | None = None, filter_fn: FilterFn | None = None
+) -> ConversionReport:
+    """Replace the convolutions of a network by :class:`DynamicGroupConv2d`, or another layer, in place.
 
     The new layers take over the very parameters of the old, under the same names: checkpoints of the dense
     network load (with ``strict=False``, the generators being new), tied weights stay tied and an optimizer's
@@ -133,7 +139,9 @@ def convert_(model: nn.Module, config: DGCConfig | None = None, filter_fn: Filte
 
     Args:
         model: any module that contains convolutions.
-        config: options of the new layers; default ``DGCConfig()``.
+        config: options of the new layers; default ``DGCConfig()``. Or another layer with ``nn.Conv2d``'s signature,
+            options bound to it: ``partial(LearnedGroupConv2d, groups=8)``. A layer whose weight has another shape than
+            the undivided one (standard groups) starts with new weights.
         filter_fn: ``filter_fn(name, conv)`` tells whether to replace one that can be. By default all are but
             the network's first convolution: three colours leave nothing to choose from. A shared convolution
             is asked about once, under its first name.
@@ -144,6 +152,7 @@ def convert_(model: nn.Module, config: DGCConfig | None = None, filter_fn: Filte
             "wrap it in a module, as nn.Sequential(conv)"
         )
     config = config or DGCConfig()
+    make = partial(_dynamic, config=config) if isinstance(config, DGCConfig) else partial(_other, make=config)
     names = _convolutions(model)
     if not names:
         raise UserError(f"{type(model).__name__} has no nn.Conv2d to replace")
@@ -152,21 +161,26 @@ def convert_(model: nn.Module, config: DGCConfig | None = None, filter_fn: Filte
     rows: list[ConvertedConv] = []
     layers: dict[nn.Module, nn.Module] = {}
     for conv, (name, *aliases) in names.items():
-        reason = _why_not(conv, config.heads)
+        reason = _why_not(conv)
+        if reason is None and isinstance(config, DGCConfig) and conv.out_channels % config.heads:
+            reason = f"{config.heads} heads do not divide {conv.out_channels} output channels"
         if reason is None and isinstance(conv, nn.Conv2d):
             if filter_fn is None:
                 reason = "first conv" if conv is first else None
             elif not filter_fn(name, conv):
                 reason = "filter_fn"
             if reason is None:
-                layers[conv] = _dynamic(conv, config)
+                try:
+                    layers[conv] = make(conv)
+                except UserError as error:  # it does not fit here
+                    reason = str(error)
         notes = [reason] if reason else []
         notes += [f"shared, also {', '.join(aliases)}"] if aliases else []
         action: Literal["replaced", "left"] = "replaced" if conv in layers else "left"
         rows.append(
             ConvertedConv(name, action, conv.in_channels, conv.out_channels, conv.kernel_size, "; ".join(notes))
         )
-    _swap(model, layers)  # at the end, so that an error on the way leaves the model whole
+    swap_(model, layers)  # at the end, so that an error on the way leaves the model whole
     return ConversionReport(tuple(rows))
 
 
@@ -179,10 +193,12 @@ def _convolutions(model: nn.Module) -> dict[Convolution, list[str]]:
     return names
 
 
-def _why_not(conv: Convolution, heads: int) -> str | None:
-    """The reason why a convolution cannot be replaced, if there is one."""
+def _why_not(conv: Convolution) -> str | None:
+    """The reason why a convolution cannot be replaced, whatever by, if there is one."""
     if isinstance(conv, DynamicGroupConv2d):
         return "already dynamic"
+    if isinstance(conv, MethodLayer):
+        return f"already a {type(conv).__name__}"
     if _has_own_forward(conv):
         return f"{type(conv).__name__} has its own forward"
     if parametrize.is_parametrized(conv):
@@ -199,8 +215,6 @@ def _why_not(conv: Convolution, heads: int) -> str | None:
         return "depthwise" if conv.groups == conv.in_channels else f"{conv.groups} groups"
     if conv.padding_mode != "zeros":
         return f"padding_mode {conv.padding_mode!r}"
-    if conv.out_channels % heads:
-        return f"{heads} heads do not divide {conv.out_channels} output channels"
     return None
 
 
@@ -216,22 +230,24 @@ def _dynamic(conv: nn.Conv2d, config: DGCConfig) -> DynamicGroupConv2d:
     """The layer that takes a convolution's place, with its parameters."""
     options = asdict(config)
     preserve = options.pop("preserve")
-    layer = DynamicGroupConv2d(
+    layer = cast(DynamicGroupConv2d, _other(conv, partial(DynamicGroupConv2d, **options)))
+    if preserve:
+        layer.generator.reset_to_ones()
+    return layer
+
+
+def _other(conv: nn.Conv2d, make: ConvLayer) -> nn.Module:
+    layer = make(
         **{name: getattr(conv, name) for name in GEOMETRY},
         bias=conv.bias is not None,
         device=conv.weight.device,
         dtype=conv.weight.dtype,
-        **options,
     )
-    layer.weight, layer.bias = cast(nn.Parameter, conv.weight), cast(nn.Parameter | None, conv.bias)
-    if preserve:
-        layer.generator.reset_to_ones()
+    if getattr(layer, "normalizes", False):
+        raise UserError(
+            f"{type(layer).__name__} holds the batch norm that follows it, and where the network has its own is not to "
+            "be seen from here; build the network with it, as create_model does"
+        )
+    if layer.weight.shape == conv.weight.shape:
+        layer.weight, layer.bias = conv.weight, conv.bias  # type: ignore[assignment]
     return layer.train(conv.training)
-
-
-def _swap(model: nn.Module, layers: dict[nn.Module, nn.Module]) -> None:
-    """Put each new layer wherever its old one is held; ``named_children`` gives a shared one only once."""
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if child in layers:
-                setattr(parent, name, layers[child])

@@ -161,7 +161,7 @@ class DynamicGroupConv2d(nn.Module):
             pooled = x.mean((2, 3), dtype=torch.float32)
             saliency, gates, mask = fused.saliency_gate(pooled, *parameters)
             out = self._convolve(x, gates.to(x.dtype))
-        gate.observe(mask)
+        gate.observe(saliency, mask)
         return out, saliency
 
     def extra_repr(self) -> str:

@@ -1,7 +1,8 @@
 """Gates: which channels each head keeps. The tie rule and the keep-count rule live here and nowhere else."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -11,6 +12,7 @@ from ..errors import UserError
 
 KeepRule = Literal["ceil", "round"]
 TieRule = Literal["lowest_index", "drop"]
+Observer = Callable[[Tensor, Tensor], None]
 
 
 def check_pruning_rate(rate: float) -> float:
@@ -37,10 +39,11 @@ def keep_count(channels: int, pruning_rate: float, rule: KeepRule = "ceil") -> i
 class Gate(nn.Module):
     """What both gates share.
 
-    ``observer``, if set, is called with every mask ``[B, H, C]`` of the channels kept: to count or record them.
+    ``observer``, if set, is called with every saliency ``[B, H, C]`` and the mask ``[B, H, C]`` of the channels kept:
+    to count or record them.
     """
 
-    observer: Callable[[Tensor], None] | None = None
+    observer: Observer | None = None
 
     def mask(self, saliency: Tensor) -> Tensor:
         """True where a channel is kept, ``[B, H, C]``."""
@@ -48,12 +51,28 @@ class Gate(nn.Module):
 
     def forward(self, saliency: Tensor) -> Tensor:
         mask = self.mask(saliency)
-        self.observe(mask)
+        self.observe(saliency, mask)
         return saliency.where(mask, 0)
 
-    def observe(self, mask: Tensor) -> None:
+    def observe(self, saliency: Tensor, mask: Tensor) -> None:
         if self.observer is not None:
-            self.observer(mask)
+            self.observer(saliency, mask)
+
+    @contextmanager
+    def observed_by(self, observer: Observer) -> Iterator[None]:
+        """For a while one more observer, after the one there was."""
+        before = self.observer
+
+        def both(saliency: Tensor, mask: Tensor) -> None:
+            if before is not None:
+                before(saliency, mask)
+            observer(saliency, mask)
+
+        self.observer = both
+        try:
+            yield
+        finally:
+            self.observer = before
 
 
 class HeadGate(Gate):

@@ -10,7 +10,16 @@ from typing import Any
 from torch import nn
 
 from ..errors import UserError, unknown_name
-from ..layers import DynamicGroupConv2d, StandardGroupConv2d
+from ..layers import (
+    ChannelGatingConv2d,
+    DynamicGroupConv2d,
+    FeatureBoostingConv2d,
+    FullyLearnableGroupConv2d,
+    LearnedGroupConv2d,
+    LowCostCollaborativeConv2d,
+    StandardGroupConv2d,
+)
+from ..layers.fusible import BatchNormReLU2d
 from ._classifier import ImageClassifier
 
 ConvLayer = Callable[..., nn.Module]  # nn.Conv2d's signature
@@ -31,7 +40,20 @@ METHODS = {
     "sgc": Method(StandardGroupConv2d, options=("groups",)),
     "dgc": Method(DynamicGroupConv2d, {"gate": "head"}, (*DGC_OPTIONS, "keep_rule", "tie_rule")),
     "dgcg": Method(DynamicGroupConv2d, {"gate": "global"}, DGC_OPTIONS),
+    "lgc": Method(LearnedGroupConv2d, options=("groups", "condensation", "group_lasso")),
+    "flgc": Method(FullyLearnableGroupConv2d, options=("groups", "gradient")),
+    "fbs": Method(FeatureBoostingConv2d, options=("density", "density_step", "l1_weight")),
+    "cgnet": Method(ChannelGatingConv2d, options=("base_share", "base", "target", "target_weight", "start", "slope")),
+    "lccn": Method(LowCostCollaborativeConv2d, options=("open_share", "ceiling")),
 }
+
+
+def norm_after(conv: nn.Module, channels: int, relu: bool = False) -> nn.Module:
+    """The batch norm (and ReLU) after a convolution, or what stands in its place where the layer has its own."""
+    layer = conv[-1] if isinstance(conv, nn.Sequential) else conv
+    if getattr(layer, "normalizes", False):
+        return nn.ReLU(inplace=True) if relu else nn.Identity()
+    return BatchNormReLU2d(channels) if relu else nn.BatchNorm2d(channels)
 
 
 @dataclass(frozen=True)
@@ -71,12 +93,13 @@ def create_model(
     """Build a registered model.
 
     Args:
-        name: ``backbone`` (dense), ``backbone_sgc``, ``backbone_dgc`` or ``backbone_dgcg`` (global gate).
+        name: ``backbone`` (dense) or ``backbone_method``: ``dgc``, ``dgcg`` (global gate), ``sgc``, ``lgc``, ``flgc``,
+            ``fbs``, ``cgnet`` or ``lccn``; :mod:`dgconv.layers` has a file for each.
         num_classes: default as in the paper, 10 or 1000.
         conv_layer: a layer of your own with ``nn.Conv2d``'s signature, where the method's would go. Such a model
             cannot be written to disk by name, so it has no ``config``.
-        options: of the layer (``pruning_rate``, ``heads``, ``squeeze``, ... or ``groups``) and of the backbone
-            (``stages``, ``growth``, ``width``, ...). None means the default.
+        options: of the layer (``pruning_rate``, ``heads``, ``groups``, ``condensation``, ``density``, ...) and of the
+            backbone (``stages``, ``growth``, ``width``, ...). None means the default.
 
     The model carries what it was built from in ``model.config``.
     """

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
 from ._classifier import ImageClassifier, initialize, make_classifier
-from ._registry import ConvLayer, register_backbone
+from ._registry import ConvLayer, norm_after, register_backbone
 
 
 class DenseLayer(nn.Module):
@@ -21,7 +21,7 @@ class DenseLayer(nn.Module):
         super().__init__()
         self.norm1 = BatchNormReLU2d(in_channels)
         self.conv1 = conv_layer(in_channels, bottleneck * growth, 1, bias=False)
-        self.norm2 = BatchNormReLU2d(bottleneck * growth)
+        self.norm2 = norm_after(self.conv1, bottleneck * growth, relu=True)
         self.conv2 = GroupedConv2d(bottleneck * growth, growth, 3, padding=1, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ._classifier import ImageClassifier, initialize, make_classifier
-from ._registry import ConvLayer, register_backbone
+from ._registry import ConvLayer, norm_after, register_backbone
 
 STAGES = (
     (1, 16, 1),
@@ -43,8 +43,9 @@ class InvertedResidual(nn.Module):
         if expand != 1:
             self.conv.append(_conv_norm_act(in_channels, hidden, 1))
         self.conv.append(_conv_norm_act(hidden, hidden, 3, stride, groups=hidden))
-        self.conv.append(conv_layer(hidden, out_channels, 1, bias=False))
-        self.conv.append(nn.BatchNorm2d(out_channels))
+        projection = conv_layer(hidden, out_channels, 1, bias=False)
+        self.conv.append(projection)
+        self.conv.append(norm_after(projection, out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv(x) if self.adds_input else self.conv(x)

@@ -7,7 +7,7 @@ come out only with the shortcuts, and only at a pruning rate of 0.55 (the paper'
 from torch import Tensor, nn
 
 from ._classifier import ImageClassifier, initialize, make_classifier
-from ._registry import ConvLayer, register_backbone
+from ._registry import ConvLayer, norm_after, register_backbone
 
 
 def _conv(
@@ -25,16 +25,14 @@ class BasicBlock(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, stride: int, conv_layer: ConvLayer, pre_norm: bool) -> None:
         super().__init__()
         self.conv1 = _conv(conv_layer, pre_norm, in_channels, out_channels, 3, stride)
-        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.bn1 = norm_after(self.conv1, out_channels)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = _conv(conv_layer, pre_norm, out_channels, out_channels, 3, 1)
-        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.bn2 = norm_after(self.conv2, out_channels)
         self.downsample: nn.Module | None = None
         if stride != 1 or in_channels != out_channels:
-            self.downsample = nn.Sequential(
-                _conv(conv_layer, pre_norm, in_channels, out_channels, 1, stride),
-                nn.BatchNorm2d(out_channels),
-            )
+            shortcut = _conv(conv_layer, pre_norm, in_channels, out_channels, 1, stride)
+            self.downsample = nn.Sequential(shortcut, norm_after(shortcut, out_channels))
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)

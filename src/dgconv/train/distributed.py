@@ -107,8 +107,10 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
             momentum = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
             self.running_mean.lerp_(mean, momentum)
             self.running_var.lerp_(variance * (count / max(1, count - 1)), momentum)
-        scale = (variance + self.eps).rsqrt() * self.weight
-        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
+        out = centred * (variance + self.eps).rsqrt()[:, None, None]
+        if self.affine:
+            out = out * self.weight[:, None, None] + self.bias[:, None, None]
+        return out.to(x.dtype)
 
 
 class SyncBatchNormReLU2d(SyncBatchNorm2d):

@@ -1,0 +1,110 @@
+"""Feature boosting and suppression (FBS), Gao et al., ICLR 2019: each image computes only its most salient outputs."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ._conv import Size2, full_precision
+from ._stepwise import StepwiseLayer, steps_done
+from .gate import HeadGate, keep_count
+
+
+class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
+    r"""Predicts the saliency of every output channel from the pooled input; the winners are boosted, the rest skipped.
+
+    .. math:: x' = \pi \cdot \mathrm{norm}(W * x) + [\pi \text{ won}] \, \beta, \qquad
+              \pi = \mathrm{wta}_{\lceil d C' \rceil}\big( (\phi \, p(|x|) + \rho)_+ \big)
+
+    wta keeps the largest and zeroes the others (ties: lowest index), p is global average pooling and norm a batch norm
+    without weight and bias, whose part the saliency and beta play. So the layer ``normalizes``: no batch norm follows.
+    The paper's ReLU does. A suppressed output is zero, and the next layer may skip it as an input too.
+
+    The density d starts at 1 and falls by ``density_step`` at equal intervals over the first half of the training (the
+    authors fine-tune a trained network at each density). Without a trainer the target holds.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``.
+        density: d, the share of the outputs that each image computes.
+        density_step: by how much d falls at a time.
+        l1_weight: weight of the mean over images of the sum of the saliencies in the loss.
+    """
+
+    normalizes = True
+    saliency: Tensor | None = None
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size2,
+        stride: Size2 = 1,
+        padding: Size2 | str = 0,
+        dilation: Size2 = 1,
+        groups: int = 1,
+        bias: bool = False,
+        *,
+        density: float = 0.7,
+        density_step: float = 0.1,
+        l1_weight: float = 1e-8,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if not 0 < density <= 1:
+            raise UserError(f"density must be in (0, 1], got {density}")
+        if not 0 < density_step <= 1:
+            raise UserError(f"density_step must be in (0, 1], got {density_step}")
+        if not l1_weight >= 0:
+            raise UserError(f"l1_weight must not be negative, got {l1_weight}")
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
+            device=device, dtype=dtype,
+        )  # fmt: skip
+        self.density, self.density_step, self.l1_weight = density, density_step, l1_weight
+        self.generator = nn.Linear(in_channels, out_channels, device=device, dtype=dtype)  # phi and rho
+        nn.init.trunc_normal_(self.generator.weight, std=0.05)
+        nn.init.ones_(self.generator.bias)
+        self.gate = HeadGate(out_channels, 1 - density, device=device)
+        self.norm = nn.BatchNorm2d(out_channels, affine=False, device=device, dtype=dtype)
+        self.shift = nn.Parameter(torch.full((out_channels,), 0.1, device=device, dtype=dtype))  # beta
+
+    def keep_at(self, progress: float) -> int:
+        steps = math.ceil(round((1 - self.density) / self.density_step, 6))
+        density = max(self.density, 1 - self.density_step * steps_done(progress, steps))
+        return keep_count(self.out_channels, 1 - density)
+
+    def keep_only(self, keep: int) -> None:
+        self.gate.keep.fill_(keep)
+
+    def forward(self, x: Tensor) -> Tensor:
+        saliency = self.predict(x)
+        self.saliency = saliency if self.training and self.l1_weight else None
+        won = self.gate.mask(saliency)
+        out = self.norm(super().forward(x))
+        boost = saliency.where(won, 0).to(out.dtype)[:, :, None, None]
+        shift = self.shift.where(won, 0).to(out.dtype)[:, :, None, None]
+        return out * boost + shift
+
+    def predict(self, x: Tensor) -> Tensor:
+        """The saliencies ``[B, C']``, in the precision of the parameters: rounded ones would tie."""
+        with full_precision(x):
+            pooled = x.abs().mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32))
+            return self.generator(pooled.to(self.shift.dtype)).relu()
+
+    def winners(self, x: Tensor) -> Tensor:
+        """Where the convolution is needed, ``[B, C']``: not for an output whose saliency won as a zero among zeros."""
+        saliency = self.predict(x)
+        return self.gate.mask(saliency) & (saliency > 0)
+
+    def penalty(self) -> Tensor | None:
+        saliency, self.saliency = self.saliency, None  # taken: left here it would keep the graph of the step alive
+        return None if saliency is None else self.l1_weight * saliency.sum(1).mean()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, density={self.density:.4g}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave out the saliency: it holds on to the graph of one step."""
+        return self.__dict__ | {"saliency": None}

@@ -1,0 +1,96 @@
+"""What learned groups become when training is over: channels picked by index, then plain small convolutions."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .standard_group_conv import StandardGroupConv2d
+
+
+class IndexedGroupConv2d(StandardGroupConv2d):
+    """Picks each group's input channels, then convolves group by group and shuffles.
+
+    Args:
+        conv: whose stride, padding and dilation it has.
+        index: the input channels, group after group, as many in each.
+        weight: the filters, group after group, ``[C', C/G, k, k]``; ``bias`` likewise.
+    """
+
+    index: Tensor
+
+    def __init__(self, conv: nn.Conv2d, index: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
+        super().__init__(
+            len(index), conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, groups,  # type: ignore[arg-type]
+            bias is not None, device=weight.device, dtype=weight.dtype,
+        )  # fmt: skip
+        self.register_buffer("index", index)
+        fill_(self, weight, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.index_select(-3, self.index))
+
+
+class SplitConv2d(nn.Module):
+    """Groups of any size, each with its own input and output channels. An output in no group is only its bias.
+
+    Args:
+        conv: whose stride, padding and dilation it has.
+        groups: of each group the input channels and the output channels.
+        weight: the undivided filters, ``[C', C, k, k]``.
+    """
+
+    order: Tensor
+
+    def __init__(
+        self, conv: nn.Conv2d, groups: Sequence[tuple[Tensor, Tensor]], weight: Tensor, bias: Tensor | None
+    ) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList()
+        for number, (inputs, outputs) in enumerate(groups):
+            part = nn.Conv2d(
+                len(inputs), len(outputs), conv.kernel_size, conv.stride, conv.padding, conv.dilation,  # type: ignore[arg-type]
+                bias=False, device=weight.device, dtype=weight.dtype,
+            )  # fmt: skip
+            fill_(part, weight[outputs][:, inputs], None)
+            self.convs.append(part)
+            self.register_buffer(f"inputs{number}", inputs)
+        computed = torch.cat([outputs for _, outputs in groups])
+        others = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
+        others[computed] = False
+        self.zeros = len(weight) - len(computed)
+        self.register_buffer("order", torch.cat([computed, others.nonzero().flatten()]).argsort())
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [conv(x.index_select(-3, self.get_buffer(f"inputs{number}"))) for number, conv in enumerate(self.convs)]
+        if self.zeros:
+            shape = (*parts[0].shape[:-3], self.zeros, *parts[0].shape[-2:])
+            parts.append(parts[0].new_zeros(shape))
+        out = torch.cat(parts, -3).index_select(-3, self.order)
+        return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
+
+
+class IndexedLinear(nn.Linear):
+    """``nn.Linear`` on some of the features only."""
+
+    index: Tensor
+
+    def __init__(self, linear: nn.Linear, index: Tensor) -> None:
+        weight = linear.weight
+        super().__init__(
+            len(index), linear.out_features, linear.bias is not None, device=weight.device, dtype=weight.dtype
+        )
+        self.register_buffer("index", index)
+        fill_(self, weight[:, index], linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.index_select(-1, self.index))
+
+
+@torch.no_grad()
+def fill_(layer: nn.Conv2d | nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
+    """Copy weights into a layer that was made for their shape."""
+    layer.weight.copy_(weight)
+    if layer.bias is not None and bias is not None:
+        layer.bias.copy_(bias)
