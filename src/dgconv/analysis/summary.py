@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..data import Data
 from ..models import ImageClassifier
+from ..pruning import cut, pruning_of
 from .mac_rules import needs_images
 from .macs import CONVENTIONS, count_macs
 
@@ -40,15 +41,17 @@ def summarize(
     """Count what was evaluated; ``error`` and ``pruning_rate`` come from :func:`dgconv.train.evaluate`."""
     images = images_to_measure(model, data, device)
     counts = {c: count_macs(model, data.input_size, c, images) for c in CONVENTIONS}
+    used = cut(model) if pruning_of(model) else model  # of filter pruning, what is left
+    used_counts = {c: count_macs(used, data.input_size, c, images) for c in CONVENTIONS}
     return Summary(
         model=model.config["name"],
         data=data.name,
         test_images=len(data.test),
         error=error,
         pruning_rate=pruning_rate,
-        macs={convention: count.macs for convention, count in counts.items()},
+        macs={convention: count.macs for convention, count in used_counts.items()},
         dense_macs={convention: count.dense_macs for convention, count in counts.items()},
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=sum(parameter.numel() for parameter in used.parameters()),
     )
 
 

@@ -37,6 +37,8 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
     offset: Tensor
     """Added to all thresholds, and not learned: a MAC budget moves it, for all layers alike."""
 
+    undecayed = ("threshold",)  # as its authors have it; decayed, it would settle below its target
+
     def __init__(
         self,
         in_channels: int,

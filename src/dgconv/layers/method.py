@@ -13,6 +13,9 @@ class MethodLayer(nn.Module):
     normalizes = False
     """True: it holds the batch norm that would follow it, and the backbone leaves its own out."""
 
+    undecayed: tuple[str, ...] = ()
+    """Names of parameters that weight decay leaves alone."""
+
     def move_to(self, progress: float) -> None:
         """Before each step, ``progress`` going from 0 to 1."""
 

@@ -88,7 +88,15 @@ def list_models(pattern: str = "*") -> list[str]:
 
 
 def create_model(
-    name: str, num_classes: int | None = None, conv_layer: ConvLayer | None = None, **options: Any
+    name: str,
+    num_classes: int | None = None,
+    conv_layer: ConvLayer | None = None,
+    *,
+    prune: str | None = None,
+    prune_rate: float | None = None,
+    prune_budget: float | None = None,
+    widths: dict[str, list[int]] | None = None,
+    **options: Any,
 ) -> ImageClassifier:
     """Build a registered model.
 
@@ -98,6 +106,9 @@ def create_model(
         num_classes: default as in the paper, 10 or 1000.
         conv_layer: a layer of your own with ``nn.Conv2d``'s signature, where the method's would go. Such a model
             cannot be written to disk by name, so it has no ``config``.
+        prune, prune_rate, prune_budget: static filter pruning of a dense network while it trains, see
+            :func:`dgconv.pruning.attach_pruning`.
+        widths: of the layers of a network that was cut, see :func:`dgconv.pruning.cut`.
         options: of the layer (``pruning_rate``, ``heads``, ``groups``, ``condensation``, ``density``, ...) and of the
             backbone (``stages``, ``growth``, ``width``, ...). None means the default.
 
@@ -125,4 +136,12 @@ def create_model(
         return backbone.build(conv_layer=conv_layer, **backbone_options)
     model = backbone.build(conv_layer=partial(method.layer, **method.fixed, **layer_options), **backbone_options)
     model.config = {"name": name, "num_classes": model.num_classes, **given}
+    if widths or prune:
+        from ..pruning import attach_pruning, resize_  # which stands above the models
+
+        if widths:
+            resize_(model, widths)
+            model.config["widths"] = widths
+        if prune:
+            attach_pruning(model, prune, prune_rate, prune_budget)
     return model

@@ -3,6 +3,7 @@
 from .engine import Result, Stopped, resume, train, train_all
 from .evaluate import Evaluation, Evaluator, evaluate
 from .losses import angle_loss, lasso_loss, take_saliencies
+from .method import TrainingMethod
 from .recipe import Recipe
 from .run import EpochMetrics
 from .schedule import cosine_learning_rate, pruning_ramp, set_progress
@@ -26,4 +27,5 @@ __all__ = [
     "angle_loss",
     "take_saliencies",
     "GlobalThreshold",
+    "TrainingMethod",
 ]

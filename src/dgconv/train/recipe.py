@@ -12,12 +12,16 @@ import torch
 
 from ..data import Data, load_data
 from ..errors import UserError, unknown_name
+from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, create_model
 from ..models.storage import read_config
+from ..pruning import PruningMethod
+from ..pruning.base import check_amount
 from .losses import LassoReading
 
 MODEL_OPTIONS = (
-    "pruning_rate", "heads", "squeeze", "groups", "stages", "growth", "width", "downsample", "stem_stride",
+    "pruning_rate", "heads", "squeeze", "groups", "condensation", "density", "base_share", "target", "open_share",
+    "stages", "growth", "width", "downsample", "stem_stride", "prune", "prune_rate", "prune_budget",
 )  # fmt: skip
 RECIPES = resources.files("dgconv") / "recipes"
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -62,8 +66,22 @@ class Recipe:
     """Heads of each dynamic layer."""
     squeeze: int | None = None
     """Squeeze of the saliency generator."""
+    saliency_start: Literal["random", "ones"] = "random"
+    """Where saliencies start: at random as in the paper, or all at 1, without which small ResNets overflow."""
     groups: int | None = None
-    """Groups of a _sgc model."""
+    """Groups of a _sgc, _lgc or _flgc model."""
+    condensation: int | None = None
+    """Factor by which a _lgc model shrinks the inputs of each group."""
+    density: float | None = None
+    """Share of the outputs that each image computes in a _fbs model."""
+    base_share: float | None = None
+    """Share of the inputs in the base path of a _cgnet model."""
+    target: float | None = None
+    """Where the thresholds of a _cgnet model are drawn to."""
+    open_share: float | None = None
+    """Share of the outputs that a _lccn model leaves open at the start."""
+    mac_budget: float | None = None
+    """MACs to hold a _cgnet or _lccn model to while it trains, as a share of the dense model's."""
     stages: tuple[int, ...] | None = None
     """Layers or blocks a stage."""
     growth: tuple[int, ...] | None = None
@@ -74,6 +92,13 @@ class Recipe:
     """Stages of a MobileNetV2 that halve the size."""
     stem_stride: int | None = None
     """Stride of a MobileNetV2's first convolution."""
+
+    prune: PruningMethod | None = None
+    """Static filter pruning of a dense model while it trains: l1, sfp, fpgm or ns, see dgconv.pruning."""
+    prune_rate: float | None = None
+    """Share of the channels to prune; default 0.3, of ns 0.4."""
+    prune_budget: float | None = None
+    """Instead of a rate: the MACs to leave, as a share of the dense model's."""
 
     epochs: int = 30
     batch_size: int = 64
@@ -88,6 +113,8 @@ class Recipe:
     """Weight of the angle loss; default 1e-4 with the global threshold, otherwise 0."""
     threshold_every: int = 3
     """Epochs between updates of the global threshold."""
+    threshold_share: Literal["saliencies", "macs"] = "saliencies"
+    """What the pruning rate is a share of, with the global threshold."""
     threshold_batches: int = 5
     """Iterations whose saliencies an update looks at."""
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -107,11 +134,14 @@ class Recipe:
         for name in ("learning_rate", "momentum", "weight_decay", "lasso_weight"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        check_amount(self.prune_rate, self.prune_budget)
+        if self.prune is None and (self.prune_rate is not None or self.prune_budget is not None):
+            raise UserError("prune_rate and prune_budget say how much to prune; say also how, with prune")
 
     @property
     def run_name(self) -> str:
         """What a run folder is called after."""
-        return self.name or f"{self.model}-{self.data}"
+        return self.name or f"{self.model}{'_' + self.prune if self.prune else ''}-{self.data}"
 
     @property
     def title(self) -> str:
@@ -124,9 +154,13 @@ class Recipe:
 
     def build_model(self, num_classes: int) -> ImageClassifier:
         options = {name: getattr(self, name) for name in MODEL_OPTIONS}
-        if self.width is not None and self.width.is_integer():
+        if self.width is not None and self.width == int(self.width):
             options["width"] = int(self.width)  # a ResNet counts channels with it
-        return create_model(self.model, num_classes=num_classes, **options)
+        model = create_model(self.model, num_classes=num_classes, **options)
+        if self.saliency_start == "ones":
+            for _, layer in dynamic_layers(model):
+                layer.generator.reset_to_ones()
+        return model
 
     def load_data(self, data_dir: str | None = None) -> Data:
         """The data set, from another folder if it has moved."""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data import Data
 from ..environment import describe_environment
 from ..errors import UserError
+from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
 from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights, snapshot
 from .checkpoint import (
@@ -29,13 +31,16 @@ from .evaluate import Evaluation, Evaluator
 from .graphs import CapturedCall
 from .logs import RunLog
 from .losses import angle_loss, lasso_loss, take_saliencies
+from .mac_budget import MacBudget
+from .method import TrainingMethod
 from .recipe import Recipe
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
-from .threshold import GlobalThreshold
+from .threshold import GlobalThreshold, macs_per_saliency
 from .writer import BackgroundWriter
 
 DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 BEST = "best.safetensors"
+MEASURED_IMAGES = 128  # on which a MAC budget is kept
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,12 @@ class Run:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.optimizer = self._make_optimizer()
         self.gates = GateSchedule(self.model)
-        self.threshold = GlobalThreshold(self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every)
+        self.method = TrainingMethod(self.model)
+        weights = macs_per_saliency(self.model, data.input_size) if recipe.threshold_share == "macs" else None
+        self.threshold = GlobalThreshold(
+            self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every, weights
+        )
+        self.mac_budget = None if recipe.mac_budget is None else MacBudget(self.model, recipe.mac_budget)
         default_angle = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
         self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
         self.evaluator = Evaluator(self.model, device, recipe.autocast_dtype, self.memory_format)
@@ -141,8 +151,12 @@ class Run:
         loss_sum, wrong, skipped = sum_over_ranks(self.sums.clone()).tolist()
         progress = (position.epoch + 1) / recipe.epochs
         self.gates.move_to(progress)
+        self.method.move_to(progress)
+        self.method.end_epoch(progress)
         threshold = self.threshold.update(progress)
         started = time.perf_counter()
+        if self.mac_budget:
+            threshold = self.mac_budget.update(self._images_to_measure())
         self.evaluation = self._evaluate()
         metrics = EpochMetrics(
             epoch=position.epoch + 1,
@@ -228,9 +242,12 @@ class Run:
             total = total + self.recipe.lasso_weight * lasso_loss(saliencies, self.recipe.lasso)
         if saliencies and self.angle_weight:
             total = total + self.angle_weight * angle_loss(saliencies)
+        if (penalty := self.method.penalty()) is not None:
+            total = total + penalty
         self.optimizer.zero_grad(set_to_none=True)
         total.backward()
         self.optimizer.step()
+        self.method.after_step()
         wrong = (logits.argmax(1) != target).sum()
         self.sums[:2] += torch.stack([loss.detach() * len(target), wrong]).double()
         return [saliency.detach() for saliency in saliencies]
@@ -243,10 +260,15 @@ class Run:
             else:
                 group["lr"] = rate
         self.gates.move_to(progress)
+        self.method.move_to(progress)
 
     def _progress(self, ahead: int = 0) -> float:
         """Of the next step, or of one before or after it."""
         return (self.steps_done + ahead) / (self.steps_per_epoch * self.recipe.epochs)
+
+    def _images_to_measure(self) -> Tensor:
+        """The same training images after each epoch, as they are."""
+        return next(iter(self.data.train.batches(MEASURED_IMAGES, train=False, device=self.device)))[0]
 
     def _evaluate(self) -> Evaluation:
         return self.evaluator(self.data.test)
@@ -254,7 +276,7 @@ class Run:
     def _make_optimizer(self) -> torch.optim.SGD:
         recipe, on_gpu = self.recipe, self.device.type == "cuda"
         optimizer = torch.optim.SGD(
-            self.model.parameters(),
+            _parameter_groups(self.model),
             lr=torch.tensor(recipe.learning_rate, device=self.device) if on_gpu else recipe.learning_rate,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
@@ -347,3 +369,17 @@ class Run:
         self.threshold.library = [
             library[key][rank() :: world_size()].to(self.device) for key in sorted(library, key=int)
         ]
+
+
+def _parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """All parameters, and apart from them those that a method wants without weight decay."""
+    undecayed = {
+        id(getattr(layer, name))
+        for layer in model.modules()
+        if isinstance(layer, MethodLayer)
+        for name in layer.undecayed
+    }
+    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in undecayed]}]
+    if undecayed:
+        groups.append({"params": [p for p in model.parameters() if id(p) in undecayed], "weight_decay": 0.0})
+    return groups

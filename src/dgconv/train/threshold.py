@@ -1,8 +1,11 @@
 """The controller of the global threshold (DGC-G), from the paper's appendix."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from ..analysis.macs import count_macs
 from ..layers import GlobalGate
 from ..layers.select import dynamic_layers
 from .distributed import gather_over_ranks
@@ -19,13 +22,17 @@ class GlobalThreshold:
 
     The paper leaves two things open. Here xi follows the pruning schedule, as the head-wise gates do, and T is 0
     until the first update. A run whose length is no multiple of ``every`` updates after its last epoch as well.
+
+    With ``weights``, one for each layer's saliencies, xi is a share of their sum: by :func:`macs_per_saliency`, of MACs.
     """
 
-    def __init__(self, model: nn.Module, epochs: int, batches: int = 5, every: int = 3) -> None:
+    def __init__(
+        self, model: nn.Module, epochs: int, batches: int = 5, every: int = 3, weights: Sequence[float] | None = None
+    ) -> None:
         layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
         self.gates = [layer.gate for layer in layers if isinstance(layer.gate, GlobalGate)]
         self.target = layers[0].pruning_rate if layers else 0.0
-        self.epochs, self.batches, self.every = epochs, batches, every
+        self.epochs, self.batches, self.every, self.weights = epochs, batches, every, weights
         self.library: list[Tensor] = []
 
     def __bool__(self) -> bool:
@@ -39,7 +46,11 @@ class GlobalThreshold:
 
     def add(self, saliencies: list[Tensor]) -> None:
         """One iteration's saliencies, one ``[B, H, C]`` a layer."""
-        self.library.append(torch.cat([g.detach().abs().flatten() for g in saliencies]))
+        values = [g.detach().abs().flatten() for g in saliencies]
+        if self.weights is not None:  # beside each value
+            pairs = zip(values, self.weights, strict=True)
+            values = [torch.stack([g, torch.full_like(g, weight)], 1) for g, weight in pairs]
+        self.library.append(torch.cat(values))
 
     def update(self, progress: float) -> float | None:
         """At the end of an epoch: the new threshold if there is a library, which is emptied."""
@@ -47,7 +58,8 @@ class GlobalThreshold:
             return None
         values = gather_over_ranks(torch.cat(self.library))
         self.library.clear()
-        threshold = quantile(values, self.target * pruning_ramp(progress))
+        share = self.target * pruning_ramp(progress)
+        threshold = quantile(values, share) if values.dim() == 1 else weighted_quantile(*values.unbind(1), share)
         for gate in self.gates:
             gate.threshold.copy_(threshold)
         return float(threshold)
@@ -59,3 +71,23 @@ def quantile(values: Tensor, share: float) -> Tensor:
         return values.new_zeros(())
     below = min(round(share * values.numel()), values.numel() - 1)
     return values.kthvalue(below + 1).values
+
+
+def weighted_quantile(values: Tensor, weights: Tensor, share: float) -> Tensor:
+    """The value that ``share`` of all weight is below."""
+    if share <= 0:
+        return values.new_zeros(())
+    ordered, order = values.sort()
+    below = weights.double()[order].cumsum(0)
+    index = torch.searchsorted(below, share * below[-1]).clamp(max=len(values) - 1)
+    return ordered[index]
+
+
+def macs_per_saliency(model: nn.Module, input_size: tuple[int, ...]) -> list[float]:
+    """Of each layer with a global gate: the MACs that one image saves if one head leaves out one channel."""
+    macs = {layer.name: layer.dense_macs for layer in count_macs(model, input_size).layers}
+    return [
+        macs[name] / (layer.heads * layer.in_channels)
+        for name, layer in dynamic_layers(model)
+        if isinstance(layer.gate, GlobalGate)
+    ]

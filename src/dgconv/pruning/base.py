@@ -1,0 +1,172 @@
+"""What the pruning methods share: masks, when they are set, and how pruned channels are kept at zero."""
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UserError
+from .channels import Member, find_channel_sets
+from .rate_search import search_rate
+
+Choice = list[Tensor]  # for each channel set, which units are kept: bool [units]
+
+
+class FilterPruning(nn.Module):
+    """Static filter pruning of a whole network, of which it is the submodule ``pruning``.
+
+    The trainer calls the hooks at their times. Once pruned for good, a channel's filter and the scale and shift of the
+    batch norms behind it are zero, and put back to zero after every step. So the channel is exactly zero and
+    :func:`~dgconv.pruning.cut` changes nothing. (This is more than to mask the gradients of what is pruned: momentum
+    would move it on.)
+
+    A subclass is one method: it says how filters are rated, and when they are pruned.
+
+    Args:
+        model: the network; plain convolutions.
+        rate: share of the channels to prune.
+        budget: instead, the MACs to leave as a share of the dense network's.
+        input_size: what the network is called with; default ``model.input_size``.
+    """
+
+    default_rate = 0.3
+    final_from = 1.0
+    """Progress of training at which channels are pruned for good."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        rate: float | None = None,
+        budget: float | None = None,
+        input_size: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        check_amount(rate, budget)
+        self.sets = find_channel_sets(model, input_size)
+        if not self.sets:
+            raise UserError(f"{type(model).__name__} has no channels that can be cut, so there is nothing to prune")
+        for member in self._zeroed():
+            self.register_buffer(_mask_name(member), torch.ones(len(member.of(model).weight)))  # 1 kept, 0 pruned
+        self.budget, self.input_size = budget, input_size
+        self.rate = self.default_rate if rate is None else rate
+        if budget is not None:
+            self.rate = self._rate_for_budget(model)
+        self._is_final: bool | None = None  # not looked at yet
+        self.register_load_state_dict_post_hook(_look_again)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Itself: an ``nn.Sequential`` calls all it holds."""
+        return x
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:.3g}, {len(self.sets)} channel sets"
+
+    # -- what a method is ----------------------------------------------------------------------------------------
+
+    def scores(self, filters: Tensor) -> Tensor:
+        """How much each filter of a layer counts, [filters]; the least go. ``filters`` is [filters, weights]."""
+        raise NotImplementedError
+
+    def choose(self, model: nn.Module, rate: float) -> Choice:
+        """Which units stay at a rate: here, the same share of each set."""
+        choice = []
+        for channel_set in self.sets:
+            filters = channel_set.source.of(model).weight.detach().float().flatten(1)
+            scores = self.scores(filters).cpu()[channel_set.source.channels].sum(1)  # [units]
+            choice.append(best_of(scores, units_left(channel_set.units, rate)))
+        return choice
+
+    def as_many_as_chosen(self, model: nn.Module, rate: float) -> Choice:
+        """As many units as :meth:`choose` keeps, whichever: enough to count MACs."""
+        return [
+            best_of(torch.zeros(channel_set.units), units_left(channel_set.units, rate)) for channel_set in self.sets
+        ]
+
+    # -- hooks of the trainer ------------------------------------------------------------------------------------
+
+    def move_to(self, model: nn.Module, progress: float) -> None:
+        """Before each step."""
+        if progress >= self.final_from and not self.is_final:
+            self.prune(model)
+
+    def penalty(self, model: nn.Module) -> Tensor | None:
+        """What is added to the loss."""
+        return None
+
+    @torch.no_grad()
+    def after_step(self, model: nn.Module) -> None:
+        """What is pruned stays zero."""
+        for member in self._zeroed():
+            layer, mask = member.of(model), self._mask(member)
+            layer.weight.mul_(mask.view(-1, *[1] * (layer.weight.dim() - 1)))
+            if layer.bias is not None:
+                layer.bias.mul_(mask)
+
+    def end_epoch(self, model: nn.Module, progress: float) -> None:
+        """After each epoch."""
+
+    # -- pruning -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_final(self) -> bool:
+        """Whether channels are pruned for good. Looks at the masks only once: on a GPU that waits for the device."""
+        if self._is_final is None:
+            self._is_final = any(bool((self._mask(member) == 0).any()) for member in self._zeroed())
+        return self._is_final
+
+    def kept(self) -> Choice:
+        """As the masks have it."""
+        return [
+            self._mask(channel_set.source).cpu()[channel_set.source.channels[:, 0]] > 0 for channel_set in self.sets
+        ]
+
+    @torch.no_grad()
+    def prune(self, model: nn.Module) -> None:
+        """For good."""
+        for channel_set, kept in zip(self.sets, self.choose(model, self.rate), strict=True):
+            for member in channel_set.having("filters", "norm"):
+                mask = self._mask(member)
+                mask[member.channels[~kept].flatten().to(mask.device)] = 0
+        self.after_step(model)
+        self._is_final = True
+
+    def _rate_for_budget(self, model: nn.Module) -> float:
+        assert self.budget is not None
+        choose = partial(self.as_many_as_chosen, model)
+        return search_rate(model, self.sets, choose, self.budget, self.input_size)
+
+    def _zeroed(self) -> list[Member]:
+        """One for each layer that has zeros, though several sets may lie in it, as before a concatenation."""
+        return list({m.layer: m for channel_set in self.sets for m in channel_set.having("filters", "norm")}.values())
+
+    def _mask(self, member: Member) -> Tensor:
+        return self.get_buffer(_mask_name(member))
+
+
+def check_amount(rate: float | None, budget: float | None) -> None:
+    if rate is not None and budget is not None:
+        raise UserError("give a pruning rate or a budget, not both: the one follows from the other")
+    if rate is not None and not 0 <= rate < 1:
+        raise UserError(f"the pruning rate is the share of channels to prune, from 0 to below 1, got {rate}")
+    if budget is not None and not 0 < budget <= 1:
+        raise UserError(f"the budget is a share of the dense network's MACs, above 0 and up to 1, got {budget}")
+
+
+def units_left(units: int, rate: float) -> int:
+    return units - math.floor(rate * units + 1e-6)  # 0.3 * 10 may come out below 3
+
+
+def best_of(scores: Tensor, keep: int) -> Tensor:
+    """Which are the ``keep`` largest, one at least; of equals, the first."""
+    order = scores.sort(descending=True, stable=True).indices
+    return torch.zeros(len(order), dtype=torch.bool).index_fill_(0, order[: max(1, keep)], True)
+
+
+def _mask_name(member: Member) -> str:
+    return "kept/" + member.layer.replace(".", "/")  # a buffer's name has no dots
+
+
+def _look_again(module: nn.Module, keys: object) -> None:
+    assert isinstance(module, FilterPruning)
+    module._is_final = None

@@ -1,0 +1,96 @@
+"""The network that is left is smaller, plain and the same."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from dgconv import count_macs, create_model
+from dgconv.deploy import prepare
+from dgconv.errors import UserError
+from dgconv.pruning import PRUNING_METHODS, attach_pruning, cut, pruning_of, resize_
+
+BACKBONES = ("resnet20", "mobilenetv2", "condensenet20")
+
+
+def pruned(network, backbone="resnet20", method="l1", **amount):
+    model = network(backbone)
+    attach_pruning(model, method, **amount or {"rate": 0.4})
+    pruning_of(model).prune(model)
+    return model
+
+
+@pytest.mark.parametrize("method", PRUNING_METHODS)
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_equals_the_training_form_without_masks(network, backbone, method):
+    model = pruned(network, backbone, method)
+    before = copy.deepcopy(model.state_dict())
+    smaller = cut(model)
+    images = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(smaller(images), model(images), rtol=1e-5, atol=1e-5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()), "left as it was"
+    assert not any("kept" in name for name in smaller.state_dict())
+    assert pruning_of(smaller) is None
+    assert {type(layer) for layer in smaller.modules()} <= {type(layer) for layer in network(backbone).modules()}
+    assert count_macs(smaller).macs < 0.8 * count_macs(network(backbone)).macs
+    assert smaller.num_features == smaller.get_classifier().in_features
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_can_be_prepared(network, backbone):
+    smaller = cut(pruned(network, backbone))
+    images = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(prepare(smaller)(images), smaller(images), rtol=1e-4, atol=1e-4)
+
+
+def test_cut_network_trains_on(network):
+    smaller = cut(pruned(network)).train()
+    smaller(torch.randn(4, 3, 16, 16)).sum().backward()
+    assert all(parameter.grad is not None for parameter in smaller.parameters())
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_widths_rebuild_it(network, backbone):
+    smaller = cut(pruned(network, backbone))
+    widths = smaller.config.pop("widths")
+    assert not any(key.startswith("prune") for key in smaller.config)
+    fresh = create_model(**smaller.config)
+    resize_(fresh, widths)
+    fresh.load_state_dict(smaller.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(fresh.eval()(images), smaller(images))
+    assert fresh.num_features == smaller.num_features
+
+
+def test_nothing_pruned_nothing_cut(network):
+    model = network()
+    attach_pruning(model, "sfp")
+    whole = cut(model)
+    assert "widths" not in whole.config
+    assert count_macs(whole).macs == count_macs(model).macs
+
+
+def test_a_network_of_ones_own():
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 6, 3), nn.Flatten(), nn.Linear(6 * 4, 2)
+    ).eval()
+    attach_pruning(model, "fpgm", rate=0.5, input_size=(3, 4, 4))
+    pruning_of(model).prune(model)
+    smaller = cut(model)
+    assert [smaller[0].out_channels, smaller[2].in_channels, smaller[2].out_channels] == [4, 4, 3]
+    assert len(smaller) == 5
+    assert smaller[4].in_features == 3 * 4, "a channel is four features of the linear layer"
+    images = torch.randn(2, 3, 4, 4)
+    torch.testing.assert_close(smaller(images), model(images))
+
+
+def test_wrong_use(network):
+    with pytest.raises(UserError, match="nothing tells what to cut"):
+        cut(network())
+    with pytest.raises(UserError, match=r"width of fc must be from 1 to 10, got 11"):
+        resize_(network(), {"fc": [11, 32]})
+    with pytest.raises(UserError, match=r"does not fit a layer 'nothing'"):
+        resize_(network(), {"nothing": [1]})
+    with pytest.raises(UserError, match=r"does not fit a layer 'bn1'"):
+        resize_(network(), {"bn1": [4, 4]})

@@ -1,0 +1,82 @@
+"""Each method through the trainer, on the digits: it prunes, resumes exactly, and its cut network agrees."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from dgconv import count_macs
+from dgconv.data import load_data
+from dgconv.errors import UserError
+from dgconv.pruning import PRUNING_METHODS, cut, pruning_of
+from dgconv.train import Recipe, evaluate, resume, train
+from dgconv.train.run import Run
+
+SMALL = {"model": "resnet20", "width": 8, "image_size": 8, "batch_size": 512, "epochs": 2}  # of 2 steps
+
+
+@pytest.mark.parametrize("method", PRUNING_METHODS)
+def test_trains_prunes_and_cuts(tmp_path, method):
+    recipe = Recipe(**SMALL, prune=method, prune_budget=0.5)
+    result = train(recipe, tmp_path / "run")
+    assert pruning_of(result.model).is_final
+    smaller = cut(result.model)
+    assert count_macs(smaller).macs == pytest.approx(0.5 * count_macs(result.model).macs, rel=0.05)
+    images = next(iter(result.data.test.batches(64, train=False)))[0]
+    torch.testing.assert_close(smaller(images), result.model(images), rtol=1e-5, atol=1e-5)
+    again = evaluate(smaller, result.data.test)
+    assert (again.error, again.loss) == pytest.approx((result.evaluation.error, result.evaluation.loss), rel=1e-4)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
+    assert (config["prune"], config["prune_budget"]) == (method, 0.5)
+
+
+def test_learns(tmp_path):
+    recipe = Recipe(**SMALL | {"batch_size": 32, "epochs": 4}, prune="sfp", prune_rate=0.5)
+    assert train(recipe, tmp_path / "run").evaluation.error < 30
+
+
+@pytest.mark.parametrize("method", PRUNING_METHODS)
+def test_resumed_it_ends_the_same(tmp_path, method):
+    recipe = Recipe(**SMALL, prune=method, prune_rate=0.5)
+    train(recipe, tmp_path / "whole")
+    expected = load_file(tmp_path / "whole" / "model.safetensors")
+    data = load_data("digits", image_size=8)
+    for steps in (1, 2, 3):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        run = Run(recipe, folder, data, torch.device("cpu"))
+        advance = run.advance()
+        done = 0
+        while done < steps:
+            done += next(advance) is None
+        run.save()
+        run.writer.wait()
+        resume(folder)
+        weights = load_file(folder / "model.safetensors")
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in weights.items()), steps
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prune_rate": 0.5}, "say also how, with prune"),
+        ({"prune": "l1", "prune_rate": 1.5}, "from 0 to below 1, got 1.5"),
+        ({"prune": "l1", "prune_rate": 0.5, "prune_budget": 0.5}, "not both"),
+    ],
+)
+def test_wrong_recipes(options, message):
+    with pytest.raises(UserError, match=message):
+        Recipe(**options)
+
+
+def test_recipe_file(tmp_path):
+    from dgconv.train.recipe import load_recipe
+
+    path = tmp_path / "mine.toml"
+    path.write_text('model = "resnet20"\nprune = "fpgm"\nprune_rate = 0.4\n')
+    recipe = load_recipe(path)
+    assert (recipe.prune, recipe.prune_rate) == ("fpgm", 0.4)
+    path.write_text('model = "resnet20"\nprune = "magic"\n')
+    with pytest.raises(UserError, match=r"prune must be 'l1' or 'sfp' or 'fpgm' or 'ns', got 'magic'"):
+        load_recipe(path)
