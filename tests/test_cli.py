@@ -168,8 +168,8 @@ def test_macs_paper(capsys):
 
 
 def test_models(capsys):
-    _, out, _ = dgconv(capsys, "models", "resnet20*")
-    assert out.split() == ["resnet20", "resnet20_dgc", "resnet20_dgcg", "resnet20_sgc"]
+    _, out, _ = dgconv(capsys, "models", "resnet20*gc*")
+    assert out.split() == [f"resnet20_{method}" for method in ("dgc", "dgcg", "flgc", "lgc", "sgc")]
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,13 @@ def test_fused_evaluation_equals_plain(name, monkeypatch):
         results = []
         for mode in (FUSED, "0"):
             monkeypatch.setenv("DGCONV_TRITON", mode)
-            masks = []
+            masks, saliencies = [], []
             for _, layer in dynamic_layers(model):
-                layer.gate.observer = masks.append
-            results.append((model(x), masks))
-    (out, masks), (plain_out, plain_masks) = results
+                layer.gate.observer = lambda saliency, mask, s=saliencies, m=masks: (s.append(saliency), m.append(mask))
+            results.append((model(x), masks, saliencies))
+    (out, masks, saliencies), (plain_out, plain_masks, plain_saliencies) = results
+    for saliency, plain in zip(saliencies, plain_saliencies, strict=True):
+        assert (saliency - plain).abs().max() <= TOLERANCE * plain.abs().max()
     assert (out - plain_out).abs().max() <= TOLERANCE * plain_out.abs().max()
     assert len(masks) == len(plain_masks) == 3
     if DEVICE == "cpu":  # TF32 may turn a close decision

@@ -49,7 +49,7 @@ class LayerRecord:
         self.kept += mask.sum(0)
         self.saliency_sum += wide.sum(0)
         self.gate_sum += (wide * mask).sum(0)
-        self.saliency_squares += wide.square_().sum(0)
+        self.saliency_squares += wide.square().sum(0)
         if len(self.kept_by_class) and labels is not None:
             self.kept_by_class.index_add_(0, labels, mask.to(torch.int32))
         if len(rows):

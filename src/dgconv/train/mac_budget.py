@@ -5,9 +5,10 @@ from torch import Tensor, nn
 from ..analysis.macs import count_macs
 from ..errors import UserError
 from ..layers import ChannelGatingConv2d, LowCostCollaborativeConv2d
+from .schedule import pruning_ramp
 
 HALVINGS = 10  # of the interval in which the offset is searched
-WIDEST = 64.0  # of that interval: what it is added to is of the order of 1
+WIDEST = 8.0  # how far from 0: what it is added to is of the order of 1
 
 
 class MacBudget:
@@ -15,6 +16,9 @@ class MacBudget:
 
     By one offset for the whole network, added to every threshold of CGNet, taken from every branch of LCCN: the larger,
     the less is computed. What the layers learn relative to each other stays theirs.
+
+    Training starts with all MACs and follows the schedule of the pruning rate: closed from the beginning, these methods
+    learn far slower.
     """
 
     def __init__(self, model: nn.Module, budget: float) -> None:
@@ -29,16 +33,17 @@ class MacBudget:
                 "Others have an option that says what they cost"
             )
 
-    def update(self, images: Tensor) -> float:
-        """At the end of an epoch: the new offset, with which these images take the wanted share."""
+    def update(self, images: Tensor, progress: float = 1.0) -> float:
+        """At the end of an epoch: the new offset, with which these images take what the schedule allows by now."""
+        share = 1 - (1 - self.budget) * pruning_ramp(progress)
         low, high = -1.0, 1.0
-        while self.share_at(high, images) > self.budget and high < WIDEST:
+        while self.share_at(high, images) > share and high < WIDEST:
             high *= 2
-        while self.share_at(low, images) < self.budget and -low < WIDEST:
+        while self.share_at(low, images) < share and -low < WIDEST:
             low *= 2
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.share_at(middle, images) > self.budget else (low, middle)
+            low, high = (middle, high) if self.share_at(middle, images) > share else (low, middle)
         self._set(high)
         return high
 

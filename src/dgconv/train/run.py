@@ -156,7 +156,7 @@ class Run:
         threshold = self.threshold.update(progress)
         started = time.perf_counter()
         if self.mac_budget:
-            threshold = self.mac_budget.update(self._images_to_measure())
+            threshold = self.mac_budget.update(self._images_to_measure(), progress)
         self.evaluation = self._evaluate()
         metrics = EpochMetrics(
             epoch=position.epoch + 1,

@@ -23,7 +23,8 @@ class GlobalThreshold:
     The paper leaves two things open. Here xi follows the pruning schedule, as the head-wise gates do, and T is 0
     until the first update. A run whose length is no multiple of ``every`` updates after its last epoch as well.
 
-    With ``weights``, one for each layer's saliencies, xi is a share of their sum: by :func:`macs_per_saliency`, of MACs.
+    With ``weights``, one for each layer's saliencies, xi is a share of their sum: of MACs, if they are those of
+    :func:`macs_per_saliency`.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class GlobalThreshold:
         values = gather_over_ranks(torch.cat(self.library))
         self.library.clear()
         share = self.target * pruning_ramp(progress)
-        threshold = quantile(values, share) if values.dim() == 1 else weighted_quantile(*values.unbind(1), share)
+        threshold = quantile(values, share) if self.weights is None else weighted_quantile(values, share)
         for gate in self.gates:
             gate.threshold.copy_(threshold)
         return float(threshold)
@@ -73,14 +74,13 @@ def quantile(values: Tensor, share: float) -> Tensor:
     return values.kthvalue(below + 1).values
 
 
-def weighted_quantile(values: Tensor, weights: Tensor, share: float) -> Tensor:
-    """The value that ``share`` of all weight is below."""
+def weighted_quantile(pairs: Tensor, share: float) -> Tensor:
+    """The value that ``share`` of all weight is below; ``pairs`` are of a value and its weight, [n, 2]."""
     if share <= 0:
-        return values.new_zeros(())
-    ordered, order = values.sort()
-    below = weights.double()[order].cumsum(0)
-    index = torch.searchsorted(below, share * below[-1]).clamp(max=len(values) - 1)
-    return ordered[index]
+        return pairs.new_zeros(())
+    values, order = pairs[:, 0].sort()
+    up_to = pairs[order, 1].double().cumsum(0)
+    return values[torch.searchsorted(up_to, share * up_to[-1]).clamp(max=len(values) - 1)]
 
 
 def macs_per_saliency(model: nn.Module, input_size: tuple[int, ...]) -> list[float]:

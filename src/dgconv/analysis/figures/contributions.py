@@ -1,0 +1,100 @@
+"""Average contribution of input channels to output channels, for two images (the paper's first figure)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...layers import DynamicGroupConv2d
+from ...layers.select import dynamic_layers
+from ..run_folder import RunFolder
+from ._images import one_of_each_class, show_image
+from .style import BLUE, GREY, RED, Drawing, entitle, in_house_style, new_figure
+
+OUTPUTS = 4
+
+
+@in_house_style
+def draw_contributions(run: RunFolder, layer_name: str | None = None, outputs: int = OUTPUTS) -> Drawing:
+    """
+    Args:
+        layer_name: a dynamic layer; default the one in the middle.
+        outputs: output channels to show, as evenly spread over the layer as can be, each of another head.
+    """
+    name = run.pick_layer(layer_name, depth=1 / 2)
+    layer = dict(dynamic_layers(run.model))[name]
+    images, labels, _ = one_of_each_class(run.recording, 2)
+    inputs, masks = _see(run, layer, images)
+    shown = spread_over_heads(layer, outputs)
+    values = torch.stack([contributions(layer, x)[shown].cpu() for x in inputs])  # [2, outputs, C]
+    kept = masks[:, [output % layer.heads for output in shown]]  # [2, outputs, C]
+
+    figure = new_figure(1.25 * len(shown) + 1)
+    panels = figure.subplots(len(shown), 3, width_ratios=(1, 5, 5), squeeze=False)
+    channels = range(layer.in_channels)
+    for row, output in enumerate(shown):
+        panels[row, 0].set_axis_off()
+        for column, colour in enumerate((BLUE, RED)):
+            axes = panels[row, column + 1]
+            colours = [colour if keep else "#C9C9C9" for keep in kept[column, row].tolist()]
+            axes.bar(channels, values[column, row].tolist(), color=colours, width=1.0)
+            axes.axhline(0, color=GREY, lw=0.6)
+            largest = 1.1 * float(values[:, row].abs().max())
+            axes.set(xlim=(-1, layer.in_channels), ylim=(-largest, largest))
+            axes.grid(visible=False)
+            axes.tick_params(labelleft=column == 0, labelbottom=row == len(shown) - 1)
+            if column == 0:
+                axes.set_ylabel(f"output {output}\n(head {output % layer.heads + 1})")
+            if row == len(shown) - 1:
+                axes.set_xlabel("input channel")
+            if row == 0:
+                axes.set_title(f"image {'AB'[column]}: class {run.data.classes[labels[column]]}")
+    for column in range(min(2, len(shown))):
+        axes = panels[column, 0]
+        show_image(axes, images[column], run.data)
+        axes.set_title(f"image {'AB'[column]}")
+    entitle(
+        figure,
+        f"What each input channel gives to {len(shown)} output channels of {name}, on average over the plane\n"
+        "coloured: the channels that the image keeps for this head; grey: those it leaves out",
+    )
+    return Drawing(
+        figure,
+        {
+            "layer": name,
+            "outputs": shown,
+            "classes": [run.data.classes[label] for label in labels],
+            "contributions": values.tolist(),
+            "kept": kept.tolist(),
+        },
+    )
+
+
+@torch.no_grad()
+def contributions(layer: DynamicGroupConv2d, x: Tensor) -> Tensor:
+    """Mean over the plane of each input channel's own convolution, ``[C', C]``; x is one input ``[C, height, width]``.
+
+    Their sum over the input channels is the mean of the undivided convolution's output.
+    """
+    x = F.pad(x, (0, layer.extra_padding[1], 0, layer.extra_padding[0]))
+    pairs = [
+        F.conv2d(x[None, c : c + 1], layer.weight[:, c : c + 1], None, layer.stride, layer.padding, layer.dilation)
+        for c in range(layer.in_channels)
+    ]
+    return torch.stack([out.mean((0, 2, 3)) for out in pairs], dim=1)
+
+
+def spread_over_heads(layer: DynamicGroupConv2d, outputs: int) -> list[int]:
+    """Output channel o belongs to head ``o mod H``."""
+    starts = range(0, layer.out_channels, max(layer.heads, layer.out_channels // outputs // layer.heads * layer.heads))
+    return [start + number % layer.heads for number, start in enumerate(starts)][:outputs]
+
+
+@torch.no_grad()
+def _see(run: RunFolder, layer: DynamicGroupConv2d, images: Tensor) -> tuple[Tensor, Tensor]:
+    """A layer's input ``[N, C, height, width]`` and the channels it keeps ``[N, H, C]``, detached from the network."""
+    seen: list[Tensor] = []
+    handle = layer.register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
+    with layer.gate.observed_by(lambda saliency, mask: seen.append(mask)):
+        run.model(images.to(run.device))
+    handle.remove()
+    return seen[0], seen[1].cpu()

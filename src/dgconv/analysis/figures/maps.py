@@ -1,0 +1,81 @@
+"""Saliencies and kept channels of several images, at shallow and deep layers (the paper's seventh figure)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..record import LayerRecord
+from ..run_folder import RunFolder
+from ._images import one_of_each_class, show_image
+from .style import SALIENCY_MAP, Drawing, entitle, in_house_style, new_figure
+
+LAYERS_A_BLOCK = 4
+CHANNELS = 64
+CLASSES, OF_EACH = 3, 2
+
+
+@in_house_style
+def draw_maps(run: RunFolder, classes: int = CLASSES, of_each: int = OF_EACH) -> Drawing:
+    """Each row an image; in each map a row for every head of every layer, a column for every channel."""
+    recording = run.recording
+    images, labels, places = one_of_each_class(recording, classes, of_each)
+    layers = list(recording.layers.values())
+    count = max(1, min(LAYERS_A_BLOCK, len(layers) // 2))
+    blocks = {"shallow": layers[:count], "deep": layers[-count:]}
+    numbers: dict[str, Any] = {
+        "classes": [run.data.classes[label] for label in labels],
+        "layers": {block: [layer.name for layer in members] for block, members in blocks.items()},
+    }
+
+    figure = new_figure(0.3 + 0.95 * len(images) + 0.6)
+    panels = figure.subplots(len(images), 5, width_ratios=(1, 2, 2, 2, 2), squeeze=False)
+    for index, (block, members) in enumerate(blocks.items()):
+        saliencies, masks = stacked(members, places)
+        probability = masks.float().mean(0)
+        numbers[block] = {
+            "kept_share": masks.float().mean((1, 2)).tolist(),
+            "channels_disputed": float(((probability > 0) & (probability < 1)).float().mean()),
+        }
+        for row in range(len(images)):
+            saliency_panel, mask_panel = panels[row, 1 + 2 * index], panels[row, 2 + 2 * index]
+            shade = saliency_panel.imshow(saliencies[row], cmap=SALIENCY_MAP, vmin=0, vmax=1, aspect="auto")
+            mask_panel.imshow(masks[row], cmap="gray", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+            for axes in (saliency_panel, mask_panel):
+                axes.set_xticks([])
+                axes.set_yticks([])
+                axes.grid(visible=False)
+                axes.spines[:].set_visible(True)
+                heads = members[0].heads
+                for border in range(heads, heads * len(members), heads):
+                    axes.axhline(border - 0.5, color="#D55E00", lw=0.7)
+        first, last = (layers.index(member) + 1 for member in (members[0], members[-1]))
+        which = f"layer {first}" if first == last else f"layers {first}–{last}"
+        panels[0, 1 + 2 * index].set_title(f"{block} ({which}):\nsaliency")
+        panels[0, 2 + 2 * index].set_title("\nkept channels, white")
+        for panel in (panels[-1, 1 + 2 * index], panels[-1, 2 + 2 * index]):
+            panel.set_xlabel(f"the first {masks.shape[2]} channels", fontsize=8)
+    for row, label in enumerate(labels):
+        show_image(panels[row, 0], images[row], run.data)
+        panels[row, 0].set_ylabel(f"class {run.data.classes[label]}")
+    bar = figure.colorbar(shade, ax=panels[:, 1:], location="bottom", shrink=0.4, aspect=40, pad=0.01)
+    bar.set_label("saliency, as a share of the largest in its layer")
+    bar.outline.set_visible(False)
+    disputed = " and ".join(f"{numbers[block]['channels_disputed']:.0%} of the {block}" for block in blocks)
+    entitle(
+        figure,
+        f"Which channels each image chooses in {run.name}\n"
+        f"a row for each head; the images disagree about {disputed} channels",
+    )
+    return Drawing(figure, numbers)
+
+
+def stacked(layers: list[LayerRecord], places: list[int]) -> tuple[Tensor, Tensor]:
+    """Of some images: saliencies, scaled to 1 in each layer, and masks, ``[images, layers * heads, channels]``."""
+    columns = min(CHANNELS, *(layer.channels for layer in layers))
+    saliencies, masks = [], []
+    for layer in layers:
+        scale = layer.example_saliencies[places].abs().max().clamp(min=1e-12)
+        saliencies.append(layer.example_saliencies[places, :, :columns].abs() / scale)
+        masks.append(layer.example_masks[places, :, :columns])
+    return torch.cat(saliencies, 1), torch.cat(masks, 1)

@@ -1,0 +1,56 @@
+"""Where the time of a deployed network goes, in one call on this CPU."""
+
+from statistics import median
+
+import torch
+
+from ...deploy import prepare
+from ...environment import describe_environment
+from ...errors import UserError
+from ...layers.select import dynamic_layers
+from ...models import load_model
+from ..run_folder import RunFolder
+from .style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Drawing, entitle, in_house_style, new_figure
+
+NAMES = {
+    "pool": ("pooling of each channel", SKY),
+    "generator": ("saliency generators", ORANGE),
+    "select": ("choosing the channels", RED),
+    "convolution": ("convolutions, static and dynamic", BLUE),
+    "other": ("everything else", GREY),
+    "torch": ("steps left to torch", PURPLE),
+}
+REPEATS = 15
+
+
+@in_house_style
+def draw_time_split(run: RunFolder, batch_size: int = 1, repeats: int = REPEATS) -> Drawing:
+    model = load_model(run.folder)  # the recorded one may be on a GPU
+    if not any(True for _ in dynamic_layers(model)):
+        raise UserError("needs a network with dynamic layers")
+    images = next(iter(run.data.test.batches(batch_size, train=False)))[0]
+    prepared = prepare(model)
+    prepared(images)
+    splits = [prepared.time_split(images) for _ in range(repeats)]
+    parts = {part: median(split.get(part, 0.0) for split in splits) for part in splits[0]}
+    total = sum(parts.values())
+
+    figure = new_figure(2.1)
+    axes = figure.subplots()
+    left = 0.0
+    for part, seconds in parts.items():
+        name, colour = NAMES.get(part, (part, GREEN))
+        label = f"{name}: {1e6 * seconds:,.0f} µs, {seconds / total:.1%}"
+        axes.barh(0, 1e6 * seconds, left=1e6 * left, color=colour, label=label, height=0.6, edgecolor="white", lw=0.5)
+        left += seconds
+    axes.set(yticks=[], xlabel=f"microseconds of one call, batch {batch_size}; median of {repeats}")
+    axes.set_xlim(0, 1e6 * total)
+    axes.grid(axis="y", visible=False)
+    axes.spines["left"].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2)
+    machine = describe_environment(torch.device("cpu"))
+    entitle(figure, f"Where the time of {run.name} goes once it is prepared\n{machine['hardware']}")
+    return Drawing(
+        figure,
+        {"seconds": parts, "total": total, "batch_size": batch_size, "repeats": repeats, "environment": machine},
+    )

@@ -1,0 +1,88 @@
+"""Error over MACs for several runs, beside what the paper reports for their recipes (fourth and fifth figure)."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..macs import Convention
+from ..plan import reported_for
+from ..run_folder import RunFolder
+from .style import GREY, MARKERS, SERIES, Drawing, entitle, in_house_style, in_millions, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COUNTED_BY = {"paper": "the paper's text", "authors": "the authors' code"}
+
+
+@in_house_style
+def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors") -> Drawing:
+    """A panel a task, a line a model, a point for each cost; seeds of one recipe are one point with their range."""
+    points = collect(runs, convention)
+    panels = sorted({point["task"] for point in points})
+    rows = (len(panels) + 1) // 2
+    figure = new_figure(0.8 + 2.8 * rows)
+    axes_grid = figure.subplots(rows, min(2, len(panels)), squeeze=False)
+    for axes in axes_grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    models = sorted({point["model"] for point in points})
+    for axes, task in zip(axes_grid.flat, panels, strict=False):
+        for number, model in enumerate(models):
+            members = [point for point in points if (point["task"], point["model"]) == (task, model)]
+            if members:
+                _draw_line(axes, model, members, number)
+        axes.set(title=task, xlabel="MACs of one image, millions", ylabel="test error, %")
+        in_millions(axes)
+        axes.margins(0.12)
+        axes.set_xlim(left=0)
+        axes.set_ylim(bottom=0)
+    handles = {
+        label: handle
+        for axes in axes_grid.flat
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
+    entitle(figure, f"What a lower error costs; MACs as {COUNTED_BY[convention]} counts them")
+    return Drawing(figure, {"convention": convention, "points": points})
+
+
+def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str, Any]]:
+    """One point for the runs that differ in nothing but their seed."""
+    groups: dict[str, list[RunFolder]] = defaultdict(list)
+    for run in runs:
+        options = {key: value for key, value in run.config["model"].items() if key != "num_classes"}
+        groups[f"{run.task} {sorted(options.items())} {run.recipe.epochs} {run.recipe.prune}"].append(run)
+    points = []
+    for members in groups.values():
+        first = members[0]
+        errors = [run.error for run in members]
+        reported = reported_for(first.recipe)
+        points.append(
+            {
+                "name": first.name,
+                "task": first.task,
+                "model": first.config["model"]["name"],
+                "macs": sum(run.macs(convention).macs for run in members) / len(members),
+                "error": sum(errors) / len(errors),
+                "errors": errors,
+                "reported": {"macs": reported.macs, "error": reported.error, "where": reported.where}
+                if reported
+                else None,
+            }
+        )
+    return sorted(points, key=lambda point: (point["task"], point["model"], point["macs"]))
+
+
+def _draw_line(axes: "Axes", model: str, points: list[dict[str, Any]], number: int) -> None:
+    colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+    macs, errors = [point["macs"] for point in points], [point["error"] for point in points]
+    axes.plot(macs, errors, "-", marker=marker, color=colour, label=model)
+    for point in points:
+        if len(point["errors"]) > 1:
+            axes.vlines(point["macs"], min(point["errors"]), max(point["errors"]), color=colour, lw=1)
+        reported = point["reported"]
+        if reported and reported["macs"] and reported["error"]:
+            axes.plot(
+                reported["macs"], reported["error"], marker, mfc="none", mec=colour, ls="", label=f"{model}, the paper"
+            )
+    axes.tick_params(color=GREY)

@@ -1,0 +1,62 @@
+"""The training process: learning rate, pruned share and loss over the epochs (the paper's third figure)."""
+
+from typing import Any
+
+from ...train.schedule import RAMP_END, WARM_UP_END
+from ..run_folder import RunFolder
+from .style import BLUE, GREEN, GREY, ORANGE, RED, Drawing, entitle, in_house_style, new_figure
+
+SHADES = ("#F3F3F3", "#E3EEF7", "#FDF1DC")
+
+
+@in_house_style
+def draw_training(run: RunFolder) -> Drawing:
+    metrics, recipe = run.metrics, run.recipe
+    epochs = [line["epoch"] for line in metrics]
+    has_stages = run.is_dynamic
+    figure = new_figure(5.6)
+    loss, share, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
+
+    def curve(axes: Any, key: str, label: str, colour: str, style: str = "-") -> None:
+        values = [line[key] for line in metrics]
+        axes.plot(epochs, values, style, color=colour, label=label, marker="o" if len(epochs) < 8 else None)
+
+    curve(loss, "train_loss", "training images", BLUE)
+    curve(loss, "test_loss", "test images", ORANGE)
+    loss.set(ylabel="cross-entropy, log scale", title="Loss", yscale="log")
+    loss.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    curve(rate, "learning_rate", "learning rate", GREEN)
+    rate.set(ylabel="learning rate", xlabel="epoch", title="Learning rate, half a cosine")
+    rate.set_ylim(bottom=0)
+    stages: list[dict[str, Any]] = []
+    if has_stages:
+        curve(share, "target_pruned_share", "schedule", GREY, "--")
+        curve(share, "pruned_share", "measured on the test images", RED)
+        stages = [
+            {"name": "warm-up", "from": 0.0, "to": WARM_UP_END * recipe.epochs},
+            {"name": "gradual pruning", "from": WARM_UP_END * recipe.epochs, "to": RAMP_END * recipe.epochs},
+            {"name": "fine-tuning", "from": RAMP_END * recipe.epochs, "to": float(recipe.epochs)},
+        ]
+        share.set(ylabel="pruned share", ylim=(0, 1), title="Share of the channels left out")
+    else:
+        share.set_visible(False)
+    for axes in (loss, share, rate):
+        for stage, shade in zip(stages, SHADES, strict=False):
+            axes.axvspan(stage["from"], stage["to"], color=shade, lw=0, zorder=-2)
+        axes.grid(axis="x", visible=False)
+        axes.set_xlim(0, recipe.epochs)
+    for stage in stages:
+        middle = (stage["from"] + stage["to"]) / 2
+        narrow = stage["to"] - stage["from"] < 0.15 * recipe.epochs
+        share.text(
+            middle, 0.96, stage["name"], transform=share.get_xaxis_transform(), ha="center", va="top",
+            rotation=90 if narrow else 0, color="#444444",
+        )  # fmt: skip
+    loss.legend(loc="upper right")
+    if has_stages:
+        share.legend(loc="lower right")
+    entitle(figure, f"Training of {recipe.title}: test error {metrics[-1]['test_error']:.2f} % at the end")
+    keys = ("learning_rate", "target_pruned_share", "pruned_share", "train_loss", "test_loss", "test_error")
+    return Drawing(
+        figure, {"epoch": epochs, "stages": stages, **{key: [line[key] for line in metrics] for key in keys}}
+    )

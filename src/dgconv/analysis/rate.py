@@ -1,0 +1,79 @@
+"""Another pruning rate than the trained one, without training."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from ..data import Split
+from ..layers import GlobalGate
+from ..layers.gate import check_pruning_rate
+from ..layers.select import dynamic_layers, set_pruning_rate
+from ..train.threshold import quantile
+
+CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 128
+SEARCHES = 6  # what later layers see depends on what earlier ones prune, so a threshold is looked for repeatedly
+
+
+def set_rate(model: nn.Module, rate: float, images: Tensor) -> None:
+    """Prune at another rate from now on, without training.
+
+    Head-wise gates keep another number of channels; the global gate gets the threshold below which this share of the
+    saliencies of ``images`` lies. The batch norms get new statistics, as in slimmable networks (Yu and Huang 2019):
+    what a convolution gives depends on how many channels it takes, and with the old ones answers are near chance.
+
+    Args:
+        images: training images, normalised; see :func:`calibration_images`.
+    """
+    check_pruning_rate(rate)
+    if {layer.pruning_rate for _, layer in dynamic_layers(model)} == {rate}:  # as it was trained
+        return
+    set_pruning_rate(model, rate)
+    gates = [layer.gate for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
+    for _ in range(SEARCHES if gates else 0):
+        threshold = quantile(_adapt_norms(model, images).abs(), rate)
+        for gate in gates:
+            gate.threshold.copy_(threshold)
+    _adapt_norms(model, images)
+
+
+def calibration_images(train_split: Split, device: torch.device | str = "cpu") -> Tensor:
+    """Training images for :func:`set_rate`, the same ones each time."""
+    generator = torch.Generator().manual_seed(0)
+    batches = train_split.batches(CALIBRATION_IMAGES, train=True, generator=generator, device=device)
+    return next(iter(batches))[0]
+
+
+@torch.no_grad()
+def _adapt_norms(model: nn.Module, images: Tensor) -> Tensor:
+    """Takes the batch norms' statistics anew, over these images; returns all saliencies on the way, in one row."""
+    seen: list[Tensor] = []
+    with ExitStack() as stack:
+        stack.callback(model.train, model.training)
+        for _, layer in dynamic_layers(model):
+            stack.enter_context(layer.gate.observed_by(lambda saliency, mask: seen.append(saliency.flatten())))
+        model.eval()
+        for norm in model.modules():
+            if isinstance(norm, nn.BatchNorm2d):
+                stack.callback(setattr, norm, "momentum", norm.momentum)
+                norm.momentum = None  # the mean over all batches
+                norm.train().reset_running_stats()
+        for batch in images.split(CALIBRATION_BATCH):
+            model(batch)
+    return torch.cat(seen)
+
+
+@contextmanager
+def at_rate(model: nn.Module, rate: float, images: Tensor) -> Iterator[None]:
+    """:func:`set_rate` for a while."""
+    rates = [(layer, layer.pruning_rate) for _, layer in dynamic_layers(model)]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # of gates and norms
+    try:
+        set_rate(model, rate, images)
+        yield
+    finally:
+        for layer, before in rates:
+            layer.pruning_rate = before
+        for buffer, content in buffers:
+            buffer.copy_(content)

@@ -1,0 +1,59 @@
+"""The commands that look inside: figures."""
+
+import sys
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from .cli_output import console, show
+from .errors import UserError
+
+
+def figures(
+    runs: Positional[tuple[Path, ...]],
+    out: Path,
+    only: tuple[str, ...] = (),
+    data_dir: str | None = None,
+    examples: int = 256,
+    json: bool = False,
+) -> None:
+    """Draw every figure that the given runs allow, as SVG and PNG, with the numbers behind it as JSON.
+
+    Args:
+        runs: Run folders.
+        out: Folder to write to.
+        only: Names of figures, to make no others.
+        data_dir: Folder of the data set, if it is no longer where it was.
+        examples: Test images to look at one by one.
+        json: Print JSON instead of lines.
+    """
+    import torch
+
+    from .analysis.figures import Made, make_figures
+    from .analysis.run_folder import RunFolder
+
+    if not runs:
+        raise UserError("name at least one run folder")
+    if examples < 2:
+        raise UserError(f"examples must be at least 2, got {examples}")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    folders = [RunFolder(run, data_dir, device, examples) for run in runs]
+
+    def tell(made: Made) -> None:
+        what = f"{made.figure} of {made.run}" if made.run else made.figure
+        said = ", ".join(map(str, made.files[:2])) if made.files else f"left out: {made.reason}"
+        console.print(f"{what}: {said}", soft_wrap=True, markup=False, highlight=False)
+
+    results = []
+    for made in make_figures(folders, out, only):
+        results.append(made)
+        if not json:
+            tell(made)
+    listing = [
+        {"figure": made.figure, "run": made.run, "files": list(map(str, made.files)), "reason": made.reason}
+        for made in results
+    ]
+    show(listing, json, lambda _: None)
+    if not any(made.files for made in results):
+        print("dgconv: no figure could be made", file=sys.stderr)
+        sys.exit(2)

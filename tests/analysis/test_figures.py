@@ -1,0 +1,260 @@
+"""Every figure from really trained networks, and the numbers it shows against what they must be."""
+
+import json
+import math
+import shutil
+import sys
+from xml.etree import ElementTree
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from dgconv import DynamicGroupConv2d, count_macs, dynamic_layers
+from dgconv.analysis import figures
+from dgconv.analysis.figures.contributions import contributions, spread_over_heads
+from dgconv.analysis.figures.similarity import jaccard, shuffled
+from dgconv.analysis.run_folder import RunFolder
+from dgconv.cli import main
+from dgconv.errors import UserError
+from dgconv.layers import keep_count
+from dgconv.train import Recipe, evaluate, train
+from dgconv.train.schedule import RAMP_END, WARM_UP_END
+
+
+@pytest.fixture(scope="module")
+def all_runs(head_run, global_run, tmp_path_factory):
+    """Also another seed, and another number of heads."""
+    recipe = head_run.recipe.to_dict()
+    runs = [head_run, global_run]
+    for name, change in {"seed2": {"seed": 2}, "heads2": {"heads": 2}}.items():
+        folder = tmp_path_factory.mktemp("more") / name
+        train(Recipe.from_dict({**recipe, **change}, name), folder)
+        runs.append(RunFolder(folder))
+    return runs
+
+
+def test_training(run):
+    _, numbers = figures.draw_training(run)
+    assert numbers["epoch"] == [1, 2, 3]
+    assert numbers["test_error"][-1] == evaluate(run.model, run.data.test).error
+    assert numbers["pruned_share"][-1] == pytest.approx(run.recording.pruned_share, abs=1e-3)
+    borders = [(stage["from"], stage["to"]) for stage in numbers["stages"]]
+    assert borders == [(0, 3 * WARM_UP_END), (3 * WARM_UP_END, 3 * RAMP_END), (3 * RAMP_END, 3)]
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize(("size", "stride", "padding"), [(1, 1, 0), (3, 2, 1), (2, 1, "same")])
+def test_contributions_add_up_to_the_undivided_convolution(size, stride, padding):
+    layer = DynamicGroupConv2d(5, 8, size, stride=stride, padding=padding, heads=2)
+    x = torch.randn(5, 7, 6)
+    whole = F.conv2d(x[None], layer.weight, stride=stride, padding=padding)[0].mean((1, 2))
+    torch.testing.assert_close(contributions(layer, x).sum(1), whole, rtol=1e-4, atol=1e-5)
+    x[3] = 0
+    assert contributions(layer, x)[:, 3].abs().max() == 0
+
+
+def test_contributions(run):
+    _, numbers = figures.draw_contributions(run)
+    layer = dict(dynamic_layers(run.model))[numbers["layer"]]
+    kept = torch.tensor(numbers["kept"])  # [2 images, outputs, C]
+    assert kept.shape == (2, 4, layer.in_channels) == torch.tensor(numbers["contributions"]).shape
+    assert numbers["classes"][0] != numbers["classes"][1]
+    assert [output % layer.heads for output in numbers["outputs"]] == [0, 1, 2, 3], "each of another head"
+    if not run.has_global_gate:
+        assert (kept.sum(-1) == keep_count(layer.in_channels, 0.75)).all()
+    assert spread_over_heads(DynamicGroupConv2d(4, 4, 1, heads=1), 9) == [0, 1, 2, 3]
+
+
+def test_maps(run):
+    _, numbers = figures.draw_maps(run)
+    layers = list(run.recording.layers)
+    assert numbers["layers"] == {"shallow": layers[:2], "deep": layers[2:]}
+    assert len(numbers["classes"]) == 6
+    assert numbers["classes"][0] == numbers["classes"][1] != numbers["classes"][2]
+    assert all(0 < share < 1 for block in ("shallow", "deep") for share in numbers[block]["kept_share"])
+    assert 0 <= numbers["shallow"]["channels_disputed"] < 1
+
+
+def test_probabilities(run):
+    _, numbers = figures.draw_probabilities(run)
+    layer = run.recording.layers[numbers["layer"]]
+    probability = torch.tensor(numbers["pruning_probability"], dtype=torch.float64)
+    assert numbers["images"] == len(run.data.test)
+    assert float(probability.mean()) == pytest.approx(layer.pruned_share)
+    for head, counts in zip(probability, numbers["heads"], strict=True):
+        assert sum(counts.values()) == layer.channels
+        assert counts["always_kept"] == int((head == 0).sum())
+        assert counts["always_out"] == int((head == 1).sum())
+        if not run.has_global_gate:
+            assert float(head.sum()) == pytest.approx(layer.channels - keep_count(layer.channels, 0.75))
+    assert numbers["jumping_share_by_layer"][layer.name] == numbers["jumping_share"] > 0
+    with pytest.raises(UserError, match="unknown dynamic layer 'nowhere'"):
+        figures.draw_probabilities(run, "nowhere")
+
+
+def test_layer_rates(head_run, global_run):
+    _, numbers = figures.draw_layer_rates(global_run)
+    assert numbers["overall"] == evaluate(global_run.model, global_run.data.test).pruned_share
+    sizes = [layer.heads * layer.channels for layer in global_run.recording.layers.values()]
+    rates = numbers["pruning_rate"]
+    mean = sum(size * rate for size, rate in zip(sizes, rates, strict=True)) / sum(sizes)
+    assert mean == pytest.approx(numbers["overall"])
+    assert max(rates) - min(rates) > 0.01, "layers differ under one threshold"
+    assert all(low <= high for low, high in numbers["images_5_95"])
+    with pytest.raises(UserError, match="global gate"):
+        figures.draw_layer_rates(head_run)
+
+
+def test_jaccard_by_hand():
+    masks = torch.tensor([[[1, 1, 0, 0]], [[0, 1, 1, 0]], [[1, 1, 0, 0]], [[0, 0, 0, 0]]]).bool()
+    likeness = jaccard(masks)
+    assert likeness[0].tolist() == pytest.approx([1, 1 / 3, 1, 0])
+    assert math.isnan(likeness[3, 3]), "nothing kept, nothing to compare"
+
+
+def test_similarity(run):
+    _, numbers = figures.draw_similarity(run)
+    assert sum(numbers["pairs"].values()) == 64 * 63 // 2
+    assert numbers["mean"]["same_class"] > numbers["mean"]["other_classes"] > numbers["mean"]["chance"]
+    layer = run.recording.layers[numbers["layers"][-1]]
+    assert torch.equal(shuffled(layer.example_masks, torch.Generator()).sum(2), layer.example_masks.sum(2))
+    if not run.has_global_gate:
+        for expected, likeness in zip(map(by_chance, run.recording.layers.values()), numbers["chance"], strict=True):
+            assert likeness == pytest.approx(expected, abs=0.01)
+
+
+def test_similarity_of_a_layer_that_keeps_nothing(global_folder, tmp_path):
+    run = RunFolder(global_folder, examples=32)
+    name, layer = next(iter(dynamic_layers(run.model)))
+    layer.gate.threshold.fill_(1e9)
+    drawing = figures.draw_similarity(run)
+    assert name == drawing.numbers["layers"][0]
+    assert drawing.numbers["same_class"][0] is None
+    assert 0 < drawing.numbers["mean"]["same_class"] <= 1
+    drawing.save(tmp_path, "similarity")
+
+
+def by_chance(layer):
+    """The expected Jaccard index of two random choices of k from C: the hypergeometric distribution."""
+    c, k = layer.channels, keep_count(layer.channels, 0.75)
+    return sum(
+        math.comb(k, both) * math.comb(c - k, k - both) / math.comb(c, k) * both / (2 * k - both)
+        for both in range(k + 1)
+    )
+
+
+def test_time_split(head_run):
+    _, numbers = figures.draw_time_split(head_run, repeats=3)
+    assert sum(numbers["seconds"].values()) == pytest.approx(numbers["total"])
+    assert 0 < numbers["total"] < 5
+    assert all(seconds >= 0 for seconds in numbers["seconds"].values())
+
+
+def test_rate_sweep(run):
+    _, numbers = figures.draw_rate_sweep(run, rates=(0.25, 0.5))
+    assert numbers["rate"] == [0.25, 0.5, 0.75]
+    assert numbers["macs"] == sorted(numbers["macs"], reverse=True)
+    assert numbers["error"][-1] == pytest.approx(evaluate(run.model, run.data.test).error)
+    images = next(iter(run.data.test.batches(1000, train=False)))[0]
+    assert numbers["macs"][-1] == pytest.approx(count_macs(run.model, images=images).macs, rel=1e-3)
+
+
+def test_adaptive_budget(head_run, monkeypatch):
+    monkeypatch.setattr("dgconv.analysis.figures.adaptive_budget.RATES", (0.25,))
+    _, numbers = figures.draw_adaptive_budget(head_run)
+    assert numbers["rates"] == [0.75, 0.5]
+    by_rate = {point["rate"]: point for point in numbers["fixed"]}
+    first, last = numbers["adaptive"][0], numbers["adaptive"][-1]
+    assert first["error"] == pytest.approx(by_rate[0.75]["error"])
+    assert first["macs"] == pytest.approx(by_rate[0.75]["macs"])
+    assert last["macs"] == pytest.approx(by_rate[0.75]["macs"] + by_rate[0.5]["macs"], rel=0.01)
+    assert min(point["error"] for point in numbers["adaptive"]) < first["error"]
+
+
+def test_error_over_macs(all_runs):
+    _, numbers = figures.draw_tradeoff(all_runs)
+    assert len(numbers["points"]) == 3
+    assert {point["task"] for point in numbers["points"]} == {"digits, 16 px"}
+    pair = next(point for point in numbers["points"] if len(point["errors"]) == 2)
+    assert pair["errors"] == [all_runs[0].error, all_runs[2].error]
+    assert pair["error"] == pytest.approx(sum(pair["errors"]) / 2)
+    assert pair["macs"] == pytest.approx(count_macs(all_runs[0].model, (3, 16, 16), "authors").macs)
+    (measured,) = (point["macs"] for point in numbers["points"] if point["model"] == "condensenet20_dgcg")
+    assert measured != pytest.approx(pair["macs"], rel=1e-6), "seen on images, not taken from the options"
+
+
+def test_ablation(all_runs):
+    _, numbers = figures.draw_ablation(all_runs)
+    assert numbers["by_heads"] == {"2": [all_runs[3].error], "4": [all_runs[0].error, all_runs[2].error]}
+    assert numbers["missing_heads"] == [1, 8]
+    assert [round(rate, 3) for rate in numbers["missing_rates"]] == [0.333, 0.5, 0.833, 0.875]
+    with pytest.raises(UserError, match="differ in their heads"):
+        figures.draw_ablation(all_runs[:1])
+
+
+def test_files(head_run, tmp_path):
+    only = ("training", "similarity", "layer_rates", "ablation")
+    made = {one.figure: one for one in figures.make_figures([head_run], tmp_path / "a", only)}
+    assert list(made) == ["training", "layer_rates", "similarity", "ablation"]
+    assert [bool(one.files) for one in made.values()] == [True, False, True, False]
+    assert "global gate" in made["layer_rates"].reason
+    svg, png, numbers = made["similarity"].files
+    assert "svg" in ElementTree.parse(svg).getroot().tag
+    with Image.open(png) as image:
+        assert image.width >= 1400
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 20
+    assert json.loads(numbers.read_text()) == figures.draw_similarity(head_run).numbers
+    list(figures.make_figures([head_run], tmp_path / "b", ["similarity"]))
+    assert svg.read_bytes() == (tmp_path / "b" / "similarity.svg").read_bytes(), "the same again"
+
+
+def test_command(head_folder, global_folder, tmp_path, capsys):
+    (tmp_path / "bare").mkdir()
+    for name in ("config.json", "metrics.jsonl"):
+        shutil.copy(global_folder / name, tmp_path / "bare")
+    out = tmp_path / "out"
+    names = ["training", "probabilities", "error_over_macs"]
+    main(["figures", str(head_folder), str(tmp_path / "bare"), "--out", str(out), "--json", "--only", *names])
+    listing = json.loads(capsys.readouterr().out)
+    assert [one["figure"] for one in listing] == [*names[:2], *names[:2], names[2]]
+    assert [bool(one["files"]) for one in listing] == [True, True, True, False, True]
+    assert "model.safetensors is missing" in listing[3]["reason"]
+    assert (out / "2-condensenet20_dgcg-digits" / "training.png").exists()
+    main(["figures", str(head_folder), "--out", str(out), "--only", "training"])
+    assert capsys.readouterr().out.startswith(f"training of {head_folder}: {out}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--only", "trainig"], "Did you mean 'training'"),
+        (["{run}", "--only", "layer_rates"], "no figure could be made"),
+        (["{tmp}"], "is not a run folder"),
+        (["{run}", "--examples", "1"], "at least 2"),
+    ],
+)
+def test_wrong_use_of_the_command(arguments, message, head_folder, tmp_path, capsys):
+    arguments = [argument.format(run=head_folder, tmp=tmp_path) for argument in arguments]
+    with pytest.raises(SystemExit) as stopped:
+        main(["figures", *arguments, "--out", str(tmp_path / "out")])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_matplotlib(head_run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=r"dgconv\[figures\]"):
+        figures.draw_training(head_run)
+
+
+def test_without_dynamic_layers(tmp_path):
+    train(
+        Recipe(model="condensenet20", stages=(1,), growth=(4,), image_size=8, epochs=1, batch_size=256), tmp_path / "r"
+    )
+    dense = RunFolder(tmp_path / "r")
+    _, numbers = figures.draw_training(dense)
+    assert numbers["stages"] == []
+    made = {one.figure: one.reason for one in figures.make_figures([dense], tmp_path / "out")}
+    assert [name for name, reason in made.items() if not reason] == ["training", "error_over_macs"]
