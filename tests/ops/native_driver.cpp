@@ -125,10 +125,12 @@ struct Case {
         const Planes out{y.data(), int64_t(conv.out_channels * plane), conv.out_channels, out_h, out_w};
         Planes add = out;
         add.data = residual.data();
+        const Region region{weight.data(), int64_t(weight.size())};
         for (int rank = 0; rank < threads; ++rank) {
             Floats scratch(kernels.conv_scratch_floats(conv, in_h, in_w, out_h, out_w), NAN);
+            Ahead ahead{&region, rank, threads, 0, 1, nullptr, 0};
             kernels.conv(conv, conv.dynamic ? &selection : nullptr, batch, in, out, residual.empty() ? nullptr : &add,
-                         sums.data(), scratch.data(), rank, threads);
+                         sums.data(), scratch.data(), chance(50) ? &ahead : nullptr, rank, threads);
         }
         double worst = 0, scale_of_sum = 1;
         for (int image = 0; image < batch; ++image) {

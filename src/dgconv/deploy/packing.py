@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..ops import native, structs
-from .graph import Concat, Conv, GateSpec, GlobalPool, Linear, Norm, Pointwise, Pool, Step, Torch
+from .graph import Concat, Conv, GateSpec, GlobalPool, Linear, Norm, Pointwise, Step, Torch
+from .graph import Pool as PoolStep
+from .memory import Pool
 
 
 @cache
@@ -38,20 +40,25 @@ def unsupported(step: Step) -> str | None:
 class Packed:
     """Something the kernels point to, and the tensors behind the pointers."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Pool) -> None:
+        self._memory = memory
         self._tensors: list[Tensor] = []
 
     def _address(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
             return None
-        own = torch.empty(tensor.shape).copy_(tensor.detach())  # contiguous, and aligned as any new tensor
-        self._tensors.append(own)
+        own = self._empty(tensor.numel())
+        own.view(tensor.shape).copy_(tensor.detach())
         return own.data_ptr()
+
+    def _empty(self, floats: int) -> Tensor:
+        self._tensors.append(self._memory.empty(floats))
+        return self._tensors[-1]
 
 
 class PackedGate(Packed):
-    def __init__(self, gate: GateSpec) -> None:
-        super().__init__()
+    def __init__(self, gate: GateSpec, memory: Pool | None = None) -> None:
+        super().__init__(memory or Pool())
         heads, hidden, channels = gate.weight1.shape
         self.native = structs.Gate(
             channels,
@@ -67,15 +74,15 @@ class PackedGate(Packed):
 class PackedStep(Packed):
     """A native step that lacks only the places of what it reads and writes."""
 
-    def __init__(self, step: Step) -> None:
-        super().__init__()
+    def __init__(self, step: Step, memory: Pool) -> None:
+        super().__init__(memory)
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
         self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1)
         match step:
             case Conv():
                 self._pack_conv(step)
-            case Pool():
+            case PoolStep():
                 self.native.kind = structs.POOL
                 self.native.before = self._norm(step.before)
                 is_max = step.kind == "max"
@@ -109,17 +116,22 @@ class PackedStep(Packed):
             activation=structs.ACTIVATIONS[step.activation],
             interleaved=step.interleaved,
         )
-        packed = torch.empty(library().dgconv_conv_packed_floats(byref(conv)))
+        packed = self._empty(library().dgconv_conv_packed_floats(byref(conv)))
         weight = step.weight.detach().contiguous()  # named, so that it lives until it is read
         library().dgconv_pack_conv(byref(conv), weight.data_ptr(), packed.data_ptr())
-        self._tensors.append(packed)
         conv.weight = packed.data_ptr()
         self.native.conv, self.native.before = conv, before
         self.native.kind = structs.CONV
         if step.gate is not None:
             self.native.kind = structs.DYNAMIC_CONV
-            self._packed_gate = PackedGate(step.gate)
+            self._packed_gate = PackedGate(step.gate, self._memory)
             self.native.gate = self._packed_gate.native
+
+    @property
+    def regions(self) -> list[structs.Region]:
+        """Memory that is read in each run, in this order; what is small is not worth naming."""
+        gate = self._packed_gate._tensors if self.native.kind == structs.DYNAMIC_CONV else []
+        return [structs.Region(t.data_ptr(), t.numel()) for t in [*gate, *self._tensors] if t.numel() >= 1024]
 
     def _norm(self, norm: Norm | None) -> structs.Norm:
         if norm is None:

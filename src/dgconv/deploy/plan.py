@@ -9,6 +9,7 @@ from torch import Tensor
 from ..ops import structs
 from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
 from .graph import Concat, Conv, Graph, values_read
+from .memory import empty
 from .packing import PackedStep, library
 from .shapes import Shape, as_planes, value_shapes
 
@@ -40,11 +41,15 @@ class Plan:
         in_arena += [sums.buffer for sums in self._sums.values()] + list(self._gates.values())
         self._arena_floats = assign_offsets(in_arena)
 
+        regions = [region for step in packed for region in step.regions]
+        self._regions = (structs.Region * len(regions))(*regions)
         steps = self._native_steps()
         self.steps = (structs.Step * len(steps))(*steps)
         scratch = max((library().dgconv_scratch_floats(byref(step)) for step in steps), default=0)
         self._scratch_floats = -(-scratch // ALIGNMENT) * ALIGNMENT
-        self._program = structs.Program(self.steps, len(steps), batch, self._arena_floats, self._scratch_floats)
+        self._program = structs.Program(
+            self.steps, len(steps), batch, self._regions, len(self._regions), self._arena_floats, self._scratch_floats
+        )
         self._free_arenas: list[Tensor] = []
 
     @property
@@ -59,9 +64,9 @@ class Plan:
         try:
             arena = self._free_arenas.pop()  # no other call has it until it is given back
         except IndexError:
-            arena = torch.empty(floats)
+            arena = empty(floats)
         if len(arena) < floats:
-            arena = torch.empty(floats)
+            arena = empty(floats)
         times = None if seconds is None else seconds.data_ptr()
         library().dgconv_run(byref(self._program), x.data_ptr(), y.data_ptr(), arena.data_ptr(), threads, times)
         if len(self._free_arenas) < MAX_FREE_ARENAS:
@@ -95,12 +100,15 @@ class Plan:
 
     def _native_steps(self) -> list[structs.Step]:
         result: list[structs.Step] = []
+        regions_end = 0
         for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
             if isinstance(step, Concat):
                 places = concat_places(step, self._homes, self._shapes)
                 result += [self._copy(part, place) for part, place in places if self._homes[part] != place]
                 continue
             native = structs.Step.from_buffer_copy(packed.native)
+            regions_end += len(packed.regions)
+            native.regions_end = regions_end
             views = [self._view(value) for value in [step.output, *values_read(step)]]
             native.output, native.input, native.other = views if len(views) == 3 else [*views, structs.View()]
             if isinstance(step, Conv) and step.output in self._sums:

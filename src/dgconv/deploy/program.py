@@ -8,6 +8,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..ops import structs
 from .graph import Graph
+from .memory import Pool
 from .packing import PackedStep
 from .plan import Plan
 
@@ -23,7 +24,8 @@ class NativeProgram:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._packed = [PackedStep(step) for step in graph.steps]
+        memory = Pool()
+        self._packed = [PackedStep(step, memory) for step in graph.steps]
         self._plan = lru_cache(MAX_PLANS)(lambda batch, *shape: Plan(graph, self._packed, batch, shape))
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -77,15 +77,21 @@ class Step(Structure):
         ("window", Window),
         *_fields("weight bias", c_void_p),
         *_fields("output_sums input_sums", c_int64),
-        ("input_parts", c_int32),
+        *_fields("input_parts regions_end", c_int32),
         ("gate_memory", c_int64),
     ]
+
+
+class Region(Structure):
+    _fields_: ClassVar = [("data", c_void_p), ("floats", c_int64)]
 
 
 class Program(Structure):
     _fields_: ClassVar = [
         ("steps", POINTER(Step)),
         *_fields("step_count batch", c_int32),
+        ("regions", POINTER(Region)),
+        ("region_count", c_int32),
         *_fields("scratch scratch_floats", c_int64),
     ]
 

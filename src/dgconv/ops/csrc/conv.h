@@ -30,7 +30,7 @@ inline int32_t conv_pool_parts(const Conv& conv, int32_t out_h, int32_t out_w) {
 }
 
 inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Planes x, Planes y,
-                 const Planes* residual, float* pooled, float* scratch, int rank, int threads) {
+                 const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads) {
     const Plan plan = make_plan(conv, y.height, y.width);
     const int begin = first_item(conv, plan, selection, batch, rank, threads);
     const int end = first_item(conv, plan, selection, batch, rank + 1, threads);
@@ -41,7 +41,7 @@ inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Pl
         if (plan.form == DEPTHWISE) {
             convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
         } else if (plan.form != WINOGRAD) {
-            Direct(conv, plan, item, x, y.width, output, scratch).run(is_first);
+            Direct(conv, plan, item, x, y.width, output, scratch, ahead).run(is_first);
         } else if (plan.tile == 4) {
             Winograd<4>(conv, plan, y.width).run(item, x, output, scratch, is_first);
         } else {

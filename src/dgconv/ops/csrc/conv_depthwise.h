@@ -27,6 +27,7 @@ template <int KERNEL, int STRIDE>
 void convolve_rows(const float* weight, int pitch, const Item& item, int out_w, const float* from,
                    const Output& output) {
     constexpr int IN_ROWS = (ROWS_AT_ONCE - 1) * STRIDE + KERNEL;
+    const PlaneOutput plane = output.plane_of(0);
     Vec total{};
     for (int row = 0; row < item.rows; row += ROWS_AT_ONCE) {
         const int rows = smaller(ROWS_AT_ONCE, item.rows - row);
@@ -43,11 +44,9 @@ void convolve_rows(const float* weight, int pitch, const Item& item, int out_w, 
                     }
                 }
             }
-            const int count = smaller(WIDTH, out_w - column);
+            const int count = smaller(WIDTH, out_w - column), pixel = row * out_w + column;
             UNROLL for (int r = 0; r < ROWS_AT_ONCE; ++r) {
-                if (r >= rows) break;
-                const Vec v = output.put(0, (row + r) * out_w + column, acc[r], count);
-                if (output.wants_sums()) total += v;
+                if (r < rows) total += plane.put(pixel + r * out_w, acc[r], count);
             }
         }
     }

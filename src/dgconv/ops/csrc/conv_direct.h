@@ -2,6 +2,7 @@
 // vector holds.
 #pragma once
 
+#include "ahead.h"
 #include "conv_gather.h"
 #include "conv_output.h"
 #include "conv_tile.h"
@@ -10,14 +11,17 @@ namespace dgconv::DGCONV_ISA {
 
 // The part of the thread's scratch that each thing takes, in floats from its start.
 struct DirectScratch {
-    int64_t plane, gathered, weights, block, taps, total;
+    int64_t plane, gathered, weights, totals, block, taps, total;
+    int block_stride;  // between the pixels of a block
 
     DirectScratch(const Conv& conv, const Plan& plan, const PaddedPlane& padded, const TapLayout& layout) {
+        block_stride = round_up(plan.block, WIDTH);
         plane = 0;
         gathered = plane + padded.floats();
         weights = gathered + layout.channel * plan.inputs + 2 * PANEL;  // room to read past the end
-        block = weights + (plan.form == PIXEL_LANES && conv.dynamic ? int64_t(plan.block) * plan.inputs : 0);
-        taps = block + plan.block * (plan.form == OUTPUT_LANES ? int64_t(plan.rows) * layout.width : WIDTH);
+        totals = weights + (plan.form == PIXEL_LANES && conv.dynamic ? int64_t(plan.block) * plan.inputs + PANEL : 0);
+        block = totals + plan.block * WIDTH;
+        taps = block + block_stride * (plan.form == OUTPUT_LANES ? int64_t(plan.rows) * layout.width : WIDTH);
         total = taps + plan.taps;
     }
 };
@@ -37,14 +41,17 @@ struct Factors {
     Factor x, weight;
     const int32_t* tap_offsets;
     int taps, kept, weights_of_tap;
+    Ahead* ahead;
 };
 
 // Outputs in the lanes: PIXELS pixels of VECTORS vectors of outputs, written to [pixels][stride].
 template <int PIXELS, int VECTORS>
 void output_tile(const Factors& f, int pixel, float* block, int stride) {
     Vec acc[PIXELS][VECTORS] = {};
+    Lines lines = take_lines(f.ahead, f.kept);
     for (int index = 0; index < f.kept; ++index) {
         const float *x = f.x.at(index) + pixel, *w = f.weight.at(index);
+        lines.fetch();
         const int64_t ahead = f.weight.at(smaller(index + 1, f.kept - 1)) - w;
         for (int tap = 0; tap < f.taps; ++tap, w += VECTORS * WIDTH) {
             prefetch<VECTORS>(w + ahead);
@@ -64,8 +71,11 @@ struct PixelPlace {
 template <int OUTPUTS, int VECTORS>
 void pixel_tile(const Factors& f, int x_pixel, int first_weight, const Output& output, const PixelPlace& to) {
     Vec acc[OUTPUTS][VECTORS] = {};
+    Lines lines = take_lines(f.ahead, f.kept);
     for (int index = 0; index < f.kept; ++index) {
         const float *x = f.x.at(index) + x_pixel, *w = f.weight.at(index) + first_weight;
+        prefetch<VECTORS>(f.x.at(smaller(index + 4, f.kept - 1)) + x_pixel);
+        lines.fetch();
         for (int tap = 0; tap < f.taps; ++tap, w += f.weights_of_tap) {
             multiply_add<OUTPUTS, VECTORS, 1>(acc, w, x + f.tap_offsets[tap]);
         }
@@ -82,19 +92,32 @@ OutputTile output_tile_of(int pixels, int vectors, std::index_sequence<size...>)
     static constexpr OutputTile one[] = {output_tile<size + 1, 1>...}, two[] = {output_tile<size / 2 + 1, 2>...};
     return vectors == 1 ? one[pixels - 1] : two[2 * (pixels - 1)];
 }
-template <size_t... size>
-PixelTile pixel_tile_of(int outputs, int vectors, std::index_sequence<size...>) {
-    static constexpr PixelTile one[] = {pixel_tile<size + 1, 1>...}, two[] = {pixel_tile<size + 1, 2>...};
-    return (vectors == 1 ? one : two)[outputs - 1];
+template <int VECTORS, size_t... size>
+PixelTile pixel_tile_of(int outputs, std::index_sequence<size...>) {
+    static constexpr PixelTile tiles[] = {pixel_tile<size + 1, VECTORS>...};
+    return tiles[outputs - 1];
+}
+// As many outputs as there are registers for.
+constexpr int most_outputs(int vectors) { return vectors == 1 ? TILE : 2 * TILE / vectors; }
+template <int VECTORS>
+PixelTile pixel_tile_of(int outputs) {
+    return pixel_tile_of<VECTORS>(outputs, std::make_index_sequence<most_outputs(VECTORS)>());
+}
+INLINE PixelTile pixel_tile_of(int outputs, int vectors) {
+    if (vectors == 1) return pixel_tile_of<1>(outputs);
+    if (vectors == 2) return pixel_tile_of<2>(outputs);
+    return vectors == 3 ? pixel_tile_of<3>(outputs) : pixel_tile_of<4>(outputs);
 }
 
 // One item of a direct convolution.
 class Direct {
   public:
     Direct(const Conv& conv, const Plan& plan, const Item& item, const Planes& x, int out_w, const Output& output,
-           float* scratch)
+           float* scratch, Ahead* ahead)
         : conv(conv), plan(plan), item(item), x(x), output(output), padded(conv, plan, x.width, out_w),
-          layout(conv, plan, out_w), part(conv, plan, padded, layout), scratch(scratch) {}
+          layout(conv, plan, out_w), part(conv, plan, padded, layout), scratch(scratch) {
+        f.ahead = ahead;
+    }
 
     // What lies outside the image is set to 0 once, by the thread's first item, and never written again.
     void run(bool is_first) {
@@ -115,10 +138,11 @@ class Direct {
         gather(conv, padded, layout, item, x, scratch + part.plane, scratch + part.gathered);
         f.x = {scratch + part.gathered, layout.channel, nullptr};
         if (plan.form == OUTPUT_LANES) {
-            multiply_output_lanes();
+            clear_totals();
+            multiply_output_lanes(0, nullptr);
         } else {
             clear_totals();
-            multiply_pixel_lanes(0, item.pixels, 0, nullptr);
+            multiply_pixel_lanes(item.pixels, nullptr);
             put_totals();
         }
     }
@@ -135,64 +159,67 @@ class Direct {
         }
     }
 
-    void multiply_output_lanes() {
+    // From pixel `begin` on. A panel of a narrow group is read past its end.
+    void multiply_output_lanes(int begin, const float* scaled) {
         float* block = scratch + part.block;
+        const int pixels = item.pixels - begin;
         for (int first = 0; first < item.outputs; first += PANEL) {
-            take_panel(first, nullptr);
-            const int vectors = f.weights_of_tap / WIDTH;
-            const int tiles = divide_up(item.pixels, vectors == 1 ? 2 * TILE : TILE);
+            take_panel(first, scaled);
+            const int vectors = divide_up(f.weights_of_tap, WIDTH);
+            const int tiles = divide_up(pixels, vectors == 1 ? 2 * TILE : TILE);
             for (int tile = 0; tile < tiles; ++tile) {
-                const int pixel = share(item.pixels, tiles, tile), end = share(item.pixels, tiles, tile + 1);
+                const int pixel = share(pixels, tiles, tile), end = share(pixels, tiles, tile + 1);
                 const OutputTile run = output_tile_of(end - pixel, vectors, std::make_index_sequence<2 * TILE>());
-                run(f, pixel, block + int64_t(pixel) * plan.block + first, plan.block);
+                run(f, begin + pixel, block + int64_t(pixel) * part.block_stride + first, part.block_stride);
             }
         }
-        output.put_transposed(block, plan.block, item.outputs, item.pixels);
+        output.put_transposed(block, part.block_stride, item.outputs, begin, item.pixels, scratch + part.totals);
     }
 
-    // Pixels from `begin` to `end`; the input of pixel p lies at p - x_begin. Outputs are outside the loop over pixels,
-    // so that few planes are written at a time.
-    void multiply_pixel_lanes(int begin, int end, int x_begin, const float* scaled) {
+    // How many vectors of pixels make the largest tile, its outputs being an equal part of all.
+    static int vectors_at_once(int outputs, int pixels) {
+        int best = 1, largest = 0;
+        for (int vectors = 1; vectors <= smaller(4, divide_up(pixels, WIDTH)); ++vectors) {
+            const int tiles = divide_up(outputs, most_outputs(vectors)), size = 64 * vectors * outputs / tiles;
+            if (size > largest) best = vectors, largest = size;
+        }
+        return best;
+    }
+
+    // Pixels up to `end`. Outputs are outside the loop over pixels, so that few planes are written at a time.
+    void multiply_pixel_lanes(int end, const float* scaled) {
         for (int panel = 0; panel < item.outputs; panel += PANEL) {
             take_panel(panel, scaled);
-            const int outputs = smaller(PANEL, item.outputs - panel), tiles = divide_up(outputs, TILE);
+            const int outputs = smaller(PANEL, item.outputs - panel), at_once = vectors_at_once(outputs, end);
+            const int tiles = divide_up(outputs, most_outputs(at_once));
             for (int tile = 0; tile < tiles; ++tile) {
                 const int first = share(outputs, tiles, tile), last = share(outputs, tiles, tile + 1);
-                float* totals = scratch + part.block + (panel + first) * WIDTH;
-                for (int pixel = begin; pixel < end; pixel += 2 * WIDTH) {
-                    const int vectors = end - pixel > WIDTH ? 2 : 1;
-                    const PixelTile run = pixel_tile_of(last - first, vectors, std::make_index_sequence<TILE>());
-                    run(f, pixel - x_begin, first, output, {panel + first, pixel, end - pixel, totals});
+                float* totals = scratch + part.totals + (panel + first) * WIDTH;
+                for (int pixel = 0; pixel < end; pixel += at_once * WIDTH) {
+                    const int vectors = smaller(at_once, divide_up(end - pixel, WIDTH));
+                    const PixelTile run = pixel_tile_of(last - first, vectors);
+                    run(f, pixel, first, output, {panel + first, pixel, end - pixel, totals});
                 }
             }
         }
     }
 
-    // 1x1 without a norm reads the planes where they are; gates go into the weights, which are fewer. Only the last
-    // pixels are copied, where a vector would reach past the end.
+    // 1x1 without a norm reads the planes where they are; gates go into the weights, which are fewer. The last pixels,
+    // too few for a vector, have outputs in the lanes instead.
     void multiply_in_place() {
-        const float* scaled = nullptr;
-        if (item.gates) scaled = scale_weights();
+        const float* scaled = item.gates ? scale_weights() : nullptr;
         const int64_t plane = int64_t(x.height) * x.width;
         const float* from = x.data + item.image * x.image_stride + item.first_channel * plane +
                             int64_t(item.first_row) * x.width;
-        clear_totals();
         f.x = {from, plane, item.channels};
-        const int whole = item.pixels / (2 * WIDTH) * (2 * WIDTH);
-        multiply_pixel_lanes(0, whole, 0, scaled);
+        const int whole = item.pixels / WIDTH * WIDTH;
+        clear_totals();
+        multiply_pixel_lanes(whole, scaled);
         if (whole < item.pixels) {
-            float* rest = scratch + part.gathered;
-            for (int index = 0; index < item.kept; ++index) {
-                const float* last = f.x.at(index) + whole;
-                for (int i = 0; i < item.pixels - whole; i += WIDTH) {
-                    const int count = smaller(WIDTH, item.pixels - whole - i);
-                    store(rest + index * layout.channel + i, load_first(last + i, count));
-                }
-            }
-            f.x = {rest, layout.channel, nullptr};
-            multiply_pixel_lanes(whole, item.pixels, whole, scaled);
+            multiply_output_lanes(whole, scaled);
+        } else {
+            put_totals();
         }
-        put_totals();
     }
 
     // The weights of the kept channels, side by side, times their gates.
@@ -208,10 +235,10 @@ class Direct {
         return scratch + part.weights;
     }
 
-    void clear_totals() { memset(scratch + part.block, 0, sizeof(float) * item.outputs * WIDTH); }
+    void clear_totals() { memset(scratch + part.totals, 0, sizeof(float) * item.outputs * WIDTH); }
     void put_totals() {
         if (!output.wants_sums()) return;
-        for (int i = 0; i < item.outputs; ++i) output.put_sum(i, load(scratch + part.block + i * WIDTH));
+        for (int i = 0; i < item.outputs; ++i) output.put_sum(i, load(scratch + part.totals + i * WIDTH));
     }
 
     const Conv& conv;

@@ -28,6 +28,15 @@ struct Prepare {
         for (; i + WIDTH <= count; i += WIDTH) store(to + i, (*this)(load(from + i)));
         if (i < count) store_first(to + i, (*this)(load_first(from + i, count - i)), count - i);
     }
+
+    // The same with zeros behind, up to a whole vector: what follows may read it at once, not after a partial store.
+    INLINE void copy_whole(const float* from, float* to, int count) const {
+        for (int i = 0; i < count; i += WIDTH) {
+            const int rest = smaller(WIDTH, count - i);
+            const Vec v = rest == WIDTH ? load(from + i) : load_first(from + i, rest);
+            store(to + i, rest == WIDTH ? (*this)(v) : first_lanes((*this)(v), rest));
+        }
+    }
 };
 
 // The rows of one channel that an item needs, with their padding.
@@ -37,7 +46,8 @@ struct PaddedPlane {
     PaddedPlane(const Conv& conv, const Plan& plan, int in_w, int out_w) {
         rows = (plan.rows - 1) * conv.stride_h + (conv.kernel_h - 1) * conv.dilation_h + 1;
         const int reach = (out_w - 1) * conv.stride_w + (conv.kernel_w - 1) * conv.dilation_w + 1;
-        pitch = larger(reach, conv.pad_left + in_w) + 2 * WIDTH;  // may be read past the end
+        // May be read past the end. Rows begin where cache lines do.
+        pitch = round_up(larger(reach, conv.pad_left + in_w) + 2 * WIDTH, WIDTH);
     }
 
     int64_t floats() const { return int64_t(rows + 1) * pitch; }
@@ -50,7 +60,7 @@ struct PaddedPlane {
         for (int row = 0; row < needed; ++row, to += pitch) {
             const int y = first + row;
             if (y >= 0 && y < x.height) {
-                prepare.copy(plane + int64_t(y) * x.width, to + conv.pad_left, x.width);
+                prepare.copy_whole(plane + int64_t(y) * x.width, to + conv.pad_left, x.width);
             } else {
                 for (int i = 0; i < conv.pad_left + x.width; i += WIDTH) store(to + i, Vec{});
             }

@@ -5,13 +5,47 @@
 
 namespace dgconv::DGCONV_ISA {
 
+// Any activation is a pair of bounds; NaN passes both.
+struct Bounds {
+    float low, high;
+
+    INLINE Vec operator()(Vec v) const {
+        v = v < low ? splat(low) : v;
+        return v > high ? splat(high) : v;
+    }
+};
+
+// Where the results of one output of an item go.
+struct PlaneOutput {
+    float* to;
+    const float* add;
+    float bias;
+    Bounds bounds;
+
+    // Finishes and stores `count` pixels, counted from the item's first; the rest of the vector is ignored. Returns
+    // them with zeros behind.
+    INLINE Vec put(int pixel, Vec v, int count) const {
+        v += bias;
+        if (count == WIDTH) {
+            if (add) v += load(add + pixel);
+            v = bounds(v);
+            store(to + pixel, v);
+            return v;
+        }
+        if (add) v += load_first(add + pixel, count);
+        v = bounds(v);
+        store_first(to + pixel, v, count);
+        return first_lanes(v, count);
+    }
+};
+
 // Where the results of one item go.
 class Output {
   public:
     Output(const Conv& conv, const Plan& plan, const Item& item, const Planes& y, const Planes* residual, float* pooled)
         : bias(conv.bias), plane(int64_t(y.height) * y.width) {
-        low = conv.activation == IDENTITY ? -__builtin_inff() : 0;
-        high = conv.activation == RELU6 ? 6 : __builtin_inff();
+        bounds.low = conv.activation == IDENTITY ? -__builtin_inff() : 0;
+        bounds.high = conv.activation == RELU6 ? 6 : __builtin_inff();
         step = plan.step;
         first = first_output_of(plan, item.group) + item.first_output * step;
         const int64_t start = int64_t(item.first_row) * y.width;
@@ -23,23 +57,12 @@ class Output {
 
     bool wants_sums() const { return sums; }
 
-    // Finishes and stores `count` pixels of an output, counted from the item's first; the rest of the vector is
-    // ignored. Returns them with zeros behind.
-    INLINE Vec put(int output, int pixel, Vec v, int count) const {
+    INLINE PlaneOutput plane_of(int output) const {
         const int channel = first + output * step;
-        float* target = to + channel * plane + pixel;
-        if (bias) v += bias[channel];
-        if (count == WIDTH) {
-            if (add) v += load(add + channel * plane + pixel);
-            v = activated(v);
-            store(target, v);
-            return v;
-        }
-        if (add) v += load_first(add + channel * plane + pixel, count);
-        v = activated(v);
-        store_first(target, v, count);
-        return first_lanes(v, count);
+        return {to + channel * plane, add ? add + channel * plane : nullptr, bias ? bias[channel] : 0, bounds};
     }
+
+    INLINE Vec put(int output, int pixel, Vec v, int count) const { return plane_of(output).put(pixel, v, count); }
 
     // The same for outputs that follow each other and VECTORS vectors of pixels, of which `pixels` count. Adds them to
     // `totals`, a vector for each output, if there will be sums.
@@ -66,18 +89,24 @@ class Output {
             UNROLL for (int j = 0; j < VECTORS; ++j) {
                 Vec v = tile[i][j] + b;
                 if (add) v += load(add + offset + j * WIDTH);
-                store(to + offset + j * WIDTH, activated(v));
+                store(to + offset + j * WIDTH, bounds(v));
             }
         }
     }
 
     INLINE void put_sum(int output, Vec v) const { sums[int64_t(first + output * step) * parts] = sum(v); }
 
-    // The same for a block [pixels][stride] with the outputs in the lanes.
-    inline void put_transposed(const float* block, int stride, int outputs, int pixels) const {
+    // The same for a block [pixel][stride] with the outputs in the lanes, for pixels from `begin` to `end`. These are
+    // the last of the item: what `sums_before` has of the others, a vector for each output, is added to their sums.
+    inline void put_transposed(const float* block, int stride, int outputs, int begin, int end,
+                               const float* sums_before) const {
+        const int pixels = end - begin;
         for (int output = 0; output < outputs; output += WIDTH) {
             const int lanes = smaller(WIDTH, outputs - output);
             Vec totals[WIDTH] = {};
+            if (wants_sums() && sums_before) {
+                for (int lane = 0; lane < lanes; ++lane) totals[lane] = load(sums_before + (output + lane) * WIDTH);
+            }
             for (int pixel = 0; pixel < pixels; pixel += WIDTH) {
                 const int count = smaller(WIDTH, pixels - pixel);
                 Vec rows[WIDTH];
@@ -91,10 +120,10 @@ class Output {
                 transpose(rows);
                 if (wants_sums()) {
                     for (int lane = 0; lane < lanes; ++lane) {
-                        totals[lane] += put(output + lane, pixel, rows[lane], count);
+                        totals[lane] += put(output + lane, begin + pixel, rows[lane], count);
                     }
                 } else {
-                    for (int lane = 0; lane < lanes; ++lane) put(output + lane, pixel, rows[lane], count);
+                    for (int lane = 0; lane < lanes; ++lane) put(output + lane, begin + pixel, rows[lane], count);
                 }
             }
             if (wants_sums()) {
@@ -104,14 +133,8 @@ class Output {
     }
 
   private:
-    // Any activation is a pair of bounds; NaN passes both.
-    INLINE Vec activated(Vec v) const {
-        v = v < low ? splat(low) : v;
-        return v > high ? splat(high) : v;
-    }
-
     const float* bias;
-    float low, high;
+    Bounds bounds;
     int64_t plane;
     int step, first, parts;
     float *to, *sums;

@@ -18,7 +18,7 @@ enum Form {
     DEPTHWISE,     // a vector holds pixels of one channel, which has a kernel of its own
 };
 
-INLINE int smaller(int a, int b) { return a < b ? a : b; }
+constexpr INLINE int smaller(int a, int b) { return a < b ? a : b; }
 INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int divide_up(int a, int b) { return (a + b - 1) / b; }
 INLINE int round_up(int a, int b) { return divide_up(a, b) * b; }
@@ -85,6 +85,9 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     const int terms = divide_up(conv.in_channels, conv.groups) * plan.taps;
     const bool has_many_pixels = out_h * out_w >= 16 * WIDTH;
     if (plan.form == OUTPUT_LANES && has_many_pixels && (terms <= 128 || plan.outputs % WIDTH)) plan.form = PIXEL_LANES;
+    // 1x1 without a norm can read the planes where they are, if pixels are in the lanes.
+    const bool is_in_place = is_pointwise(conv) && !conv.in_scale && out_h * out_w >= 3 * WIDTH;
+    if (plan.form == OUTPUT_LANES && is_in_place) plan.form = PIXEL_LANES;
 
     // The input of an item, as gathered, should stay in the second-level cache.
     int rows, unit = 1;

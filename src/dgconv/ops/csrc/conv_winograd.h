@@ -119,7 +119,7 @@ struct Winograd {
                 }
             }
         }
-        output.put_transposed(scratch + block, plan.block, item.outputs, item.pixels);
+        output.put_transposed(scratch + block, plan.block, item.outputs, 0, item.pixels, nullptr);
     }
 
     void multiply(const Item& item, int count, float* scratch) const;

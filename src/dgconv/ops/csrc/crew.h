@@ -14,6 +14,8 @@ class Crew {
    public:
     explicit Crew(int threads) : shares(threads) {}
 
+    int threads() const { return shares; }
+
     // Called by every thread, for stage 0, 1, 2, ... Returns when the stage is complete.
     template <class Body>
     void run_stage(int64_t stage, Body body) {

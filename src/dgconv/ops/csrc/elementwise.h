@@ -104,25 +104,21 @@ INLINE float sum_row(const float* x, int64_t count, AnyNorm norm) {
     return sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// out[r] = sum over i of rows[r * stride + i] * x[i].
-template <int ROWS>
-INLINE void dot_rows(const float* rows, int64_t stride, const float* x, int64_t count, float* out) {
-    Vec sum[ROWS] = {};
+// Sum over i of row[i] * x[i].
+INLINE float dot(const float* row, const float* x, int64_t count) {
+    Vec sum[4] = {};
     int64_t i = 0;
-    for (; i + WIDTH <= count; i += WIDTH) {
-        const Vec values = load(x + i);
-        for (int r = 0; r < ROWS; ++r) sum[r] += load(rows + r * stride + i) * values;
+    for (; i + 4 * WIDTH <= count; i += 4 * WIDTH) {
+        UNROLL for (int k = 0; k < 4; ++k) sum[k] += load(row + i + k * WIDTH) * load(x + i + k * WIDTH);
     }
-    for (int r = 0; r < ROWS; ++r) out[r] = sum_lanes(sum[r]);
-    for (; i < count; ++i)
-        for (int r = 0; r < ROWS; ++r) out[r] += rows[r * stride + i] * x[i];
+    for (; i + WIDTH <= count; i += WIDTH) sum[0] += load(row + i) * load(x + i);
+    if (i < count) sum[1] += load_first(row + i, int(count - i)) * load_first(x + i, int(count - i));
+    return sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 // A matrix [count_rows, count], row by row, times a vector.
 INLINE void multiply(const float* matrix, int64_t count_rows, const float* x, int64_t count, float* out) {
-    int64_t row = 0;
-    for (; row + 4 <= count_rows; row += 4) dot_rows<4>(matrix + row * count, count, x, count, out + row);
-    for (; row < count_rows; ++row) dot_rows<1>(matrix + row * count, count, x, count, out + row);
+    for (int64_t row = 0; row < count_rows; ++row) out[row] = dot(matrix + row * count, x, count);
 }
 
 }  // namespace dgconv::DGCONV_ISA

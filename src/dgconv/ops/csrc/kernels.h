@@ -44,6 +44,19 @@ struct Selection {
     const int32_t* counts;
 };
 
+// Memory that some step reads, and how far a thread has come in fetching regions ahead of time.
+struct Region {
+    const float* data;
+    int64_t floats;
+};
+struct Ahead {
+    const Region* regions;
+    int32_t rank, threads;  // each thread fetches a part of every region
+    int32_t next, end;      // the regions to begin with
+    const float* from;      // what is left of the one before, in cache lines
+    int64_t lines;
+};
+
 // activation(x * scale[c] + shift[c]); nothing at all if scale is null.
 struct Norm {
     const float *scale, *shift;  // [C]

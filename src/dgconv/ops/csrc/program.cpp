@@ -15,6 +15,8 @@
 namespace dgconv {
 namespace {
 
+constexpr int64_t AHEAD_FLOATS = 2 << 20;  // fetched ahead of time: a part of the last-level cache
+
 int64_t whole_cache_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 // Where a dynamic convolution keeps what it decides by: sums [B, C]; saliency, gates and channels [B, H, C]; counts
@@ -54,7 +56,8 @@ class Worker {
           kernels(dgconv::kernels()),
           places{nullptr, arena, const_cast<float*>(x), y},
           scratch(arena + program.scratch + rank * program.scratch_floats),
-          seconds(rank == 0 ? seconds : nullptr) {}
+          seconds(rank == 0 ? seconds : nullptr),
+          ahead{program.regions, rank, crew.threads(), 0, 0, nullptr, 0} {}
 
     void run() {
         noted = Clock::now();
@@ -73,15 +76,27 @@ class Worker {
     const Step* step;
     int64_t stage = 0;
     Clock::time_point noted;
+    Ahead ahead;
+
+    // Lets this step fetch what the next ones read.
+    void look_ahead() {
+        const int begin = step->regions_end;
+        if (ahead.next < begin) ahead.next = begin, ahead.lines = 0;  // too late for what this step reads itself
+        int64_t floats = 0;
+        for (ahead.end = begin; ahead.end < program.region_count && floats < AHEAD_FLOATS; ++ahead.end) {
+            floats += program.regions[ahead.end].floats;
+        }
+    }
 
     void run_step() {
+        look_ahead();
         const int batch = program.batch;
         const Planes x = planes(step->input), y = planes(step->output), other = planes(step->other);
         const Planes* maybe_other = step->other.place == NOWHERE ? nullptr : &other;
         const auto convolve = [&](const Selection* selection) {
             run_stage(COMPUTING, [&](int share, int shares) {
                 kernels.conv(step->conv, selection, batch, x, y, maybe_other, in_arena(step->output_sums), scratch,
-                             share, shares);
+                             &ahead, share, shares);
             });
         };
         switch (step->kind) {

@@ -31,12 +31,15 @@ struct Step {
     int64_t output_sums;         // CONV, DYNAMIC_CONV: where to leave partial sums of the output, for a later gate
     int64_t input_sums;          // DYNAMIC_CONV: the sums [B, C, input_parts] that the step before left; if there are
     int32_t input_parts;         //   none, it sums up its input itself
+    int32_t regions_end;         // what this step and those before it read ends with this region of the program
     int64_t gate_memory;         // DYNAMIC_CONV: room for what it decides by, dgconv_gate_floats of them
 };
 
 struct Program {
     const Step* steps;
     int32_t step_count, batch;
+    const Region* regions;  // of weights, in the order in which the steps read them
+    int32_t region_count;
     int64_t scratch, scratch_floats;  // in the arena, one after the other for each thread
 };
 

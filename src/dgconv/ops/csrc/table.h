@@ -16,7 +16,7 @@ struct Kernels {
     // `pooled` receives sums of the outputs, [B, C', parts]: their total over the parts is the sum of a plane.
     int32_t (*conv_pool_parts)(const Conv&, int32_t out_h, int32_t out_w);
     void (*conv)(const Conv&, const Selection*, int32_t batch, Planes x, Planes y, const Planes* residual,
-                 float* pooled, float* scratch, int rank, int threads);
+                 float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
 
     // sums[b * stride + c] = sum over the plane of norm(x), divided.
     void (*sum_planes)(const Norm&, int batch, Planes x, float divisor, float* sums, int64_t stride, int rank,
