@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data import Data
 from ..environment import describe_environment
 from ..errors import UserError
-from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
 from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights, snapshot
 from .checkpoint import (
@@ -33,6 +31,7 @@ from .logs import RunLog
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .mac_budget import MacBudget
 from .method import TrainingMethod
+from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
 from .threshold import GlobalThreshold, macs_per_saliency
@@ -83,7 +82,7 @@ class Run:
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if recipe.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self.optimizer = self._make_optimizer()
+        self.optimizer = make_optimizer(self.model, recipe, device)
         self.gates = GateSchedule(self.model)
         self.method = TrainingMethod(self.model)
         weights = macs_per_saliency(self.model, data.input_size) if recipe.threshold_share == "macs" else None
@@ -225,7 +224,12 @@ class Run:
             except UserError as error:  # a layer met a NaN
                 raise self._diverged() from error
         if self.captured is None:
-            state = [*self.model.parameters(), *self.model.buffers(), self.sums, *self._momenta().values()]
+            state = [
+                *self.model.parameters(),
+                *self.model.buffers(),
+                self.sums,
+                *momenta(self.model, self.optimizer).values(),
+            ]
             self.captured = CapturedCall(self._train, inputs, changes=state)
         saliencies: list[Tensor] = self.captured(*inputs) if self.captured.fits(inputs) else self._train(*inputs)
         return saliencies
@@ -272,28 +276,6 @@ class Run:
 
     def _evaluate(self) -> Evaluation:
         return self.evaluator(self.data.test)
-
-    def _make_optimizer(self) -> torch.optim.SGD:
-        recipe, on_gpu = self.recipe, self.device.type == "cuda"
-        optimizer = torch.optim.SGD(
-            _parameter_groups(self.model),
-            lr=torch.tensor(recipe.learning_rate, device=self.device) if on_gpu else recipe.learning_rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.momentum > 0,
-            fused=on_gpu or None,
-        )
-        if recipe.momentum > 0:  # there from the beginning, at rest, so that the first step is like every other
-            for parameter in self.model.parameters():
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return optimizer
-
-    def _momenta(self) -> dict[str, Tensor]:
-        return {
-            name: self.optimizer.state[parameter]["momentum_buffer"]
-            for name, parameter in self.model.named_parameters()
-            if "momentum_buffer" in self.optimizer.state[parameter]
-        }
 
     def _target_rate(self) -> float:
         rates = [layer.pruning_rate for _, layer in dynamic_layers(self.model)]
@@ -342,7 +324,7 @@ class Run:
         position = Position(**{**asdict(self.position), **sums})
         parts: dict[str, dict[str, Tensor]] = {
             "model": self.model.state_dict(),
-            "momentum": self._momenta(),
+            "momentum": momenta(self.model, self.optimizer),
             "random": random_states(self.device),
             "library": {str(index): values for index, values in enumerate(library)},
         }
@@ -357,7 +339,7 @@ class Run:
             raise UserError(f"the checkpoint in {self.folder} is from another recipe: {'; '.join(differences)}")
         self.model.load_state_dict(checkpoint.part("model"))
         with torch.no_grad():
-            for name, momentum in self._momenta().items():
+            for name, momentum in momenta(self.model, self.optimizer).items():
                 momentum.copy_(checkpoint.part("momentum")[name])
         restore_random_states(checkpoint.part("random"), self.device)
         self.position = checkpoint.position
@@ -369,17 +351,3 @@ class Run:
         self.threshold.library = [
             library[key][rank() :: world_size()].to(self.device) for key in sorted(library, key=int)
         ]
-
-
-def _parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """All parameters, and apart from them those that a method wants without weight decay."""
-    undecayed = {
-        id(getattr(layer, name))
-        for layer in model.modules()
-        if isinstance(layer, MethodLayer)
-        for name in layer.undecayed
-    }
-    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in undecayed]}]
-    if undecayed:
-        groups.append({"params": [p for p in model.parameters() if id(p) in undecayed], "weight_decay": 0.0})
-    return groups
