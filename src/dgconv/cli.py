@@ -11,7 +11,9 @@ import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
+from .cli_compare import compare
 from .cli_deploy import bench, export
+from .cli_look import figures
 from .cli_output import console, show, show_each
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
@@ -91,16 +93,22 @@ def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
 
 
 def eval(
-    run: Positional[Path], data_dir: str | None = None, skip_corrupt_images: bool = False, json: bool = False
+    run: Positional[Path],
+    pruning_rate: float | None = None,
+    data_dir: str | None = None,
+    skip_corrupt_images: bool = False,
+    json: bool = False,
 ) -> None:
     """Evaluate a run on the test images of its data set: error, MACs and the measured pruning rate.
 
     Args:
         run: Run folder.
+        pruning_rate: Prune at this rate instead of the trained one; batch norms are adapted on training images.
         data_dir: Folder of the data set, if it is no longer where it was.
         skip_corrupt_images: Leave corrupt images out; a run that was trained so does it anyway.
         json: Print JSON instead of a table.
     """
+    from .analysis.rate import calibration_images, set_rate
     from .models import load_model
 
     recipe = Recipe.of_run(run)
@@ -109,6 +117,8 @@ def eval(
     recipe = replace(recipe, skip_corrupt_images=recipe.skip_corrupt_images or skip_corrupt_images)
     device = _device()
     model, data = load_model(run, device), recipe.load_data(data_dir)
+    if pruning_rate is not None:
+        set_rate(model, pruning_rate, calibration_images(data.train, device))
     _show_results([Result(model, data, evaluate(model, data.test, device=device), run)], device, json)
 
 
@@ -208,6 +218,8 @@ def main(args: Sequence[str] | None = None) -> None:
         "import-authors": import_authors,
         "export": export,
         "bench": bench,
+        "figures": figures,
+        "compare": compare,
     }
     try:
         if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe

@@ -1,0 +1,146 @@
+"""Trains every method by one recipe at one budget, and measures what came out."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..analysis.mac_rules import needs_images
+from ..analysis.macs import CONVENTIONS, count_macs
+from ..analysis.plan import look_at_data
+from ..deploy.bench import describe_machine
+from ..deploy.bench_picture import check_picture
+from ..errors import UserError, unknown_name
+from ..models import create_model, list_models
+from ..train import Recipe, Result
+from .budget import check_budget, options_for_budget
+from .latency import AGREE, Latency, measure_latencies
+from .methods import RIVALS, Rival, as_it_runs, find_rivals
+from .picture import draw_comparison
+from .record import PICTURE, Comparison, MethodResult, SeedResult, budget_note, write_comparison
+from .runs import PlannedRun, WatcherFor, plan_runs, train_runs, unwatched
+
+MEASURED_IMAGES = 256  # whose MACs are counted, where they depend on the image
+TIMED_IMAGES = 16
+DEFAULTS: dict[str, dict[str, int]] = {"digits": {"epochs": 15, "image_size": 16}}  # minutes on two cores
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """What to compare. None means the default for the data set, or for the backbone."""
+
+    backbone: str = "resnet20"
+    methods: str = ",".join(RIVALS)
+    data: str = "digits"
+    data_dir: str | None = None
+    budget: float = 0.5
+    seeds: tuple[int, ...] = (0,)
+    epochs: int | None = None
+    batch_size: int = 64
+    learning_rate: float = 0.05  # at 0.1 FBS diverges
+    image_size: int | None = None
+    width: float | None = None
+    precision: str = "float32"
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """The fields that all recipes have in common."""
+        defaults = DEFAULTS.get(self.data, {})
+        return {
+            "data": self.data,
+            "data_dir": self.data_dir,
+            "image_size": self.image_size or defaults.get("image_size"),
+            "width": self.width,
+            "epochs": self.epochs if self.epochs is not None else defaults.get("epochs", 30),
+            "batch_size": self.batch_size,
+            "learning_rate": self.learning_rate,
+            "precision": self.precision,
+        }
+
+    @property
+    def backbone_options(self) -> dict[str, Any]:
+        if self.width is None:
+            return {}
+        return {"width": int(self.width) if self.width == int(self.width) else self.width}
+
+
+def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]:
+    """All that can be wrong is said here, before anything is trained."""
+    backbones = sorted({name.partition("_")[0] for name in list_models()})
+    if settings.backbone not in backbones:
+        raise unknown_name("backbone", settings.backbone, backbones)
+    check_budget(settings.budget)
+    if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
+        raise UserError(f"seeds must differ from each other, got {' '.join(map(str, settings.seeds)) or 'none'}")
+    check_picture(folder / PICTURE)
+    rivals = find_rivals(settings.methods)
+    side = look_at_data(Recipe(**settings.shared)).side
+    options = {
+        rival.name: options_for_budget(
+            rival.name, settings.backbone, settings.budget, (3, side, side), **settings.backbone_options
+        )
+        for rival in rivals
+    }
+    return plan_runs(rivals, options, settings.seeds, folder, settings.backbone, settings.shared)
+
+
+def compare(
+    settings: CompareSettings, folder: Path, *, device: str = "cpu", watchers: WatcherFor = unwatched
+) -> Comparison:
+    """Train, or go on with, or reuse, a run for each method and seed in ``folder``; write the table and the picture."""
+    runs = plan_comparison(settings, folder)
+    results = train_runs(runs, device, watchers)
+    data = results[runs[0].folder].data
+    images = next(iter(data.test.batches(MEASURED_IMAGES, train=False)))[0]
+    forms = {run.folder: as_it_runs(results[run.folder].model) for run in runs}
+    first = {run.rival.name: forms[run.folder] for run in reversed(runs)}  # of the first seed
+    latencies = measure_latencies(first, images[:TIMED_IMAGES])
+    dense = create_model(settings.backbone, num_classes=len(data.classes), **settings.backbone_options)
+    dense_macs = count_macs(dense, data.input_size).macs
+    methods = []
+    for rival in dict.fromkeys(run.rival for run in runs):
+        own = [run for run in runs if run.rival == rival]
+        seeds = [_measure(run, results[run.folder], forms[run.folder], images) for run in own]
+        methods.append(_summarize(rival, own, seeds, dense_macs, settings.budget, latencies[rival.name]))
+    told = asdict(settings) | settings.shared | {"seeds": list(settings.seeds), "input_size": list(data.input_size)}
+    del told["data_dir"]  # means nothing to anybody else
+    comparison = Comparison(told, describe_machine(), methods)
+    write_comparison(comparison, folder)
+    draw_comparison(comparison, folder / PICTURE)
+    return comparison
+
+
+def _measure(run: PlannedRun, result: Result, form: nn.Module, images: Tensor) -> SeedResult:
+    counted_on = images if needs_images(form) else None
+    size = tuple(images.shape[1:])
+    return SeedResult(
+        seed=run.recipe.seed,
+        error=result.evaluation.error,
+        macs={convention: count_macs(form, size, convention, counted_on).macs for convention in CONVENTIONS},
+        parameters=sum(parameter.numel() for parameter in form.parameters()),
+        run=run.folder.name,
+    )
+
+
+def _summarize(
+    rival: Rival, runs: list[PlannedRun], seeds: list[SeedResult], dense_macs: float, budget: float, latency: Latency
+) -> MethodResult:
+    share = sum(seed.macs["paper"] for seed in seeds) / len(seeds) / dense_macs
+    notes = [budget_note(share, budget, rival.name)]
+    if latency.native < 1:
+        notes.append(f"{100 - 100 * latency.native:.0f} % of its steps left to torch")
+    if not latency.disagreement <= AGREE:
+        notes.append(f"the timed form differs from the trained one by {latency.disagreement:.1g} of the largest logit")
+    return MethodResult(
+        method=rival.name,
+        title=rival.title,
+        how_it_runs=rival.how_it_runs,
+        options=runs[0].options,
+        seeds=seeds,
+        share=share,
+        note="; ".join(filter(None, notes)),
+        latency_ms=1e3 * latency.median,
+        latency_quartiles_ms=(1e3 * latency.quartiles[0], 1e3 * latency.quartiles[1]),
+        native_share=latency.native,
+    )
