@@ -102,6 +102,9 @@ def test_every_model_is_native_and_computes_the_same(name: str) -> None:
 def test_rivals_compute_the_same(method: str) -> None:
     """Native or not: in their static form, where they have one."""
     model, images = small(f"resnet20_{method}")
+    for layer in model.modules():
+        if isinstance(layer, MethodLayer):
+            layer.move_to(1)  # where training ends
     to_static_(model)
     prepared = deploy.prepare(model)
     assert_same_function(model, prepared, images)

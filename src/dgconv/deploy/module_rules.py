@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..layers import DynamicGroupConv2d, HeadGate, StandardGroupConv2d
 from ..layers._conv import pair, resolve_padding
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
+from ..layers.indexed import IndexedGroupConv2d
 from .builder import Builder, NotNative, Value, has_forward_hooks, known, planes
 from .graph import Conv, GateSpec, Linear, Norm, Pool
 
@@ -74,6 +75,27 @@ def _standard_group_conv(builder: Builder, module: StandardGroupConv2d, x: Value
     step.interleaved = True
     step.weight = interleave(step.weight, step.groups)
     step.bias = None if step.bias is None else interleave(step.bias, step.groups)
+    return out
+
+
+@_rule(IndexedGroupConv2d)
+def _indexed_group_conv(builder: Builder, module: IndexedGroupConv2d, x: Value) -> Value:
+    """As a dynamic convolution that always chooses the same: a saliency of 1 for what a group picks, 0 elsewhere."""
+    x = planes(x)
+    if x.channels is None:
+        raise NotNative("the channels of its input are not known beforehand", Value("", "planes", module.out_channels))
+    out = _standard_group_conv(builder, module, x)
+    step = builder.steps[-1]
+    assert isinstance(step, Conv)
+    picked = module.index.view(module.groups, -1)  # [G, C/G]
+    chosen = torch.zeros(module.groups, x.channels).scatter(1, picked, 1.0)
+    weight = step.weight.new_zeros(module.out_channels, x.channels, *step.weight.shape[2:])
+    for group, channels in enumerate(picked):
+        weight[group :: module.groups, channels] = step.weight[group :: module.groups]
+    step.gate = GateSpec(
+        torch.zeros(module.groups, 1, x.channels), torch.zeros(module.groups, x.channels, 1), chosen, picked.shape[1]
+    )
+    step.weight, step.groups, step.interleaved = weight, 1, False
     return out
 
 
