@@ -37,6 +37,12 @@ def isa(request):
     library.dgconv_select_isa(before.encode())
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_the_library_is_there_where_it_can_be_built():
+    """Else all that follows would be skipped, and nobody would know."""
+    assert native.available(), "run `pip install -e .` again"
+
+
 @dataclass
 class Case:
     """A convolution with all that may be fused into it; anything not given is drawn at random."""
