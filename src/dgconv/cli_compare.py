@@ -34,7 +34,7 @@ def compare(
     """Train the paper's rivals by one recipe at matched MACs, and set error, MACs and measured latency side by side.
 
     Runs that exist in the folder are reused, and those that were stopped go on. Without arguments: all methods with a
-    ResNet-20 on the embedded digits, in about ten minutes on two cores.
+    ResNet-20 on the embedded digits, in about five minutes on two cores.
 
     Args:
         backbone: Network whose convolutions the methods replace or prune.
