@@ -13,6 +13,7 @@ from tyro.conf import Positional
 
 from .cli_compare import compare
 from .cli_deploy import bench, export
+from .cli_device import find_device
 from .cli_look import figures
 from .cli_output import console, show, show_each
 from .errors import UserError
@@ -25,7 +26,7 @@ def train(request: TrainRequest) -> None:
     """What 'dgconv train' does; its arguments are in :mod:`dgconv.train_arguments`."""
     from .display import TrainingDisplay
 
-    arguments, device = request.arguments, _device(request.arguments.device)
+    arguments, device = request.arguments, find_device(request.arguments.device)
     if arguments.dry_run:
         _print_plans(request.recipes, arguments.json)
         return
@@ -115,7 +116,7 @@ def eval(
     if recipe is None:
         raise UserError(f"{run} was not trained here, so its data set is not known")
     recipe = replace(recipe, skip_corrupt_images=recipe.skip_corrupt_images or skip_corrupt_images)
-    device = _device()
+    device = find_device()
     model, data = load_model(run, device), recipe.load_data(data_dir)
     if pruning_rate is not None:
         set_rate(model, pruning_rate, calibration_images(data.train, device))
@@ -241,17 +242,6 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("dgconv: interrupted; a run folder keeps its last whole epoch", file=sys.stderr)
         sys.exit(130)
-
-
-def _device(wanted: str = "auto") -> str:
-    import torch
-
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            f"no GPU is to be seen by torch {torch.__version__}. Use --device cpu or auto, "
-            "or see that the driver works ('nvidia-smi') and torch is a CUDA build"
-        )
-    return wanted if wanted != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _show_results(results: Sequence[Result], device: str, json: bool) -> None:

@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from .cli_device import find_device
 from .cli_output import console, show
 from .compare.methods import RIVALS
 from .compare.record import HEADINGS, Comparison, table_rows
@@ -53,7 +54,6 @@ def compare(
         out: Folder of the runs, compare.json, .md, .csv and .png; default runs/compare-BACKBONE-DATA.
         json: Print JSON instead of a table.
     """
-    from .cli import _device
     from .compare import CompareSettings
     from .compare import compare as run_comparison
     from .display import TrainingDisplay
@@ -76,7 +76,7 @@ def compare(
     folder = out or Path("runs") / f"compare-{backbone}-{data}"
     watchers = partial(TrainingDisplay, Console(stderr=json))
     try:
-        comparison = run_comparison(settings, folder, device=_device(device), watchers=watchers)
+        comparison = run_comparison(settings, folder, device=find_device(device), watchers=watchers)
     except Stopped as stopped:
         print(f"dgconv: stopped and saved in {folder}. The same command goes on from there", file=sys.stderr)
         sys.exit(128 + stopped.number)

@@ -42,14 +42,14 @@ def summarize(
     images = images_to_measure(model, data, device)
     counts = {c: count_macs(model, data.input_size, c, images) for c in CONVENTIONS}
     used = cut(model) if pruning_of(model) else model  # of filter pruning, what is left
-    used_counts = {c: count_macs(used, data.input_size, c, images) for c in CONVENTIONS}
+    left = counts if used is model else {c: count_macs(used, data.input_size, c, images) for c in CONVENTIONS}
     return Summary(
         model=model.config["name"],
         data=data.name,
         test_images=len(data.test),
         error=error,
         pruning_rate=pruning_rate,
-        macs={convention: count.macs for convention, count in used_counts.items()},
+        macs={convention: count.macs for convention, count in left.items()},
         dense_macs={convention: count.dense_macs for convention, count in counts.items()},
         parameters=sum(parameter.numel() for parameter in used.parameters()),
     )

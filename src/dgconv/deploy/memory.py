@@ -22,7 +22,7 @@ def empty(floats: int) -> Tensor:
     return memory[start : start + floats]
 
 
-class Pool:
+class Memory:
     """Hands out vectors, one behind the other."""
 
     def __init__(self) -> None:

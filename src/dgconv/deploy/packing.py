@@ -8,9 +8,8 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..ops import native, structs
-from .graph import Concat, Conv, GateSpec, GlobalPool, Linear, Norm, Pointwise, Step, Torch
-from .graph import Pool as PoolStep
-from .memory import Pool
+from .graph import Concat, Conv, GateSpec, GlobalPool, Linear, Norm, Pointwise, Pool, Step, Torch
+from .memory import Memory
 
 
 @cache
@@ -40,7 +39,7 @@ def unsupported(step: Step) -> str | None:
 class Packed:
     """Something the kernels point to, and the tensors behind the pointers."""
 
-    def __init__(self, memory: Pool) -> None:
+    def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self._tensors: list[Tensor] = []
 
@@ -57,8 +56,8 @@ class Packed:
 
 
 class PackedGate(Packed):
-    def __init__(self, gate: GateSpec, memory: Pool | None = None) -> None:
-        super().__init__(memory or Pool())
+    def __init__(self, gate: GateSpec, memory: Memory | None = None) -> None:
+        super().__init__(memory or Memory())
         heads, hidden, channels = gate.weight1.shape
         self.native = structs.Gate(
             channels,
@@ -74,7 +73,7 @@ class PackedGate(Packed):
 class PackedStep(Packed):
     """A native step that lacks only the places of what it reads and writes."""
 
-    def __init__(self, step: Step, memory: Pool) -> None:
+    def __init__(self, step: Step, memory: Memory) -> None:
         super().__init__(memory)
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
@@ -82,7 +81,7 @@ class PackedStep(Packed):
         match step:
             case Conv():
                 self._pack_conv(step)
-            case PoolStep():
+            case Pool():
                 self.native.kind = structs.POOL
                 self.native.before = self._norm(step.before)
                 is_max = step.kind == "max"

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..ops import structs
 from .graph import Graph
-from .memory import Pool
+from .memory import Memory
 from .packing import PackedStep
 from .plan import Plan
 
@@ -24,7 +24,7 @@ class NativeProgram:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        memory = Pool()
+        memory = Memory()
         self._packed = [PackedStep(step, memory) for step in graph.steps]
         self._plan = lru_cache(MAX_PLANS)(lambda batch, *shape: Plan(graph, self._packed, batch, shape))
 

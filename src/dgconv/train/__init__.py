@@ -4,8 +4,8 @@ from .engine import Result, Stopped, resume, train, train_all
 from .evaluate import Evaluation, Evaluator, evaluate
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .method import TrainingMethod
+from .metrics import EpochMetrics
 from .recipe import Recipe
-from .run import EpochMetrics
 from .schedule import cosine_learning_rate, pruning_ramp, set_progress
 from .threshold import GlobalThreshold
 

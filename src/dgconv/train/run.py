@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from .logs import RunLog
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .mac_budget import MacBudget
 from .method import TrainingMethod
+from .metrics import EpochMetrics
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
@@ -40,26 +41,6 @@ from .writer import BackgroundWriter
 DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 BEST = "best.safetensors"
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
-
-
-@dataclass(frozen=True)
-class EpochMetrics:
-    """One line of ``metrics.jsonl``. Errors are in percent."""
-
-    epoch: int
-    learning_rate: float
-    target_pruned_share: float
-    train_loss: float
-    train_error: float
-    test_loss: float
-    test_error: float
-    test_error_top5: float
-    pruned_share: float | None
-    threshold: float | None
-    images_per_second: float
-    seconds: float
-    skipped_images: int | None = None  # corrupt ones, of training and test together; None where they are an error
-    first_step_seconds: float | None = None  # of a start: compiling and capturing included; None in later epochs
 
 
 class Run:
