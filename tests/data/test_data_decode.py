@@ -84,3 +84,24 @@ def test_decodes_none_when_a_size_differs(noise, encode):
 def test_damaged_bytes_are_named(damage):
     with pytest.raises(UserError, match=r"cannot read the image in image 1: .*remove it"):
         decode(Memory(b"", damage), 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_many_are_decoded_by_processes(workers, noise, encode, monkeypatch):
+    """The same images, errors and refusals in the same order as by one process."""
+    monkeypatch.setattr("dgconv.data.decode.PART", 2)
+    images = noise(17)
+    encoded = list(map(encode, images))
+    tensor, rows = decode_all(Memory(*encoded), (8, 8), CorruptImages(), workers)
+    assert rows.tolist() == list(range(17))
+    assert np.array_equal(tensor.permute(0, 2, 3, 1), np.stack(images))
+
+    encoded[5] = encoded[11] = b"damaged"
+    with pytest.raises(UserError, match="image 5"):
+        decode_all(Memory(*encoded), (8, 8), CorruptImages(), workers)
+    corrupt = CorruptImages(skip=True)
+    tensor, rows = decode_all(Memory(*encoded), (8, 8), corrupt, workers)
+    assert rows.tolist() == [n for n in range(17) if n not in (5, 11)]
+    assert np.array_equal(tensor[5].permute(1, 2, 0), images[6])
+    assert len(corrupt.named) == 2
+    assert decode_all(Memory(*encoded, encode(noise(1, height=9)[0])), (8, 8), corrupt, workers) is None

@@ -1,6 +1,7 @@
 """A whole network in its fused form against its plain form: loss, every gradient, every buffer."""
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ import torch.nn.functional as F
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
 from dgconv.layers.fusible import BatchNormReLU2d
 from dgconv.ops import fused
+from dgconv.ops.overlap import overlapping
 from dgconv.train import lasso_loss, take_saliencies
+from dgconv.train.graphs import CapturedCall
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FUSED = {"cuda": "", "cpu": "interpret"}[DEVICE]
@@ -110,3 +113,55 @@ def test_the_fused_form_is_really_used(monkeypatch):
 def test_only_on_a_gpu_unless_asked(monkeypatch):
     monkeypatch.delenv("DGCONV_TRITON", raising=False)
     assert fused.fits(torch.zeros(1, device=DEVICE)) == (DEVICE == "cuda")
+
+
+def test_features_grow_in_place_once(monkeypatch):
+    """The second layer of a stage writes behind what is there; asked again, it does not overwrite that."""
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    stages = create_model("condensenet20", stages=(3, 1), growth=(4, 8)).to(DEVICE).stages
+    x = torch.randn(2, 8, 6, 6, device=DEVICE)
+    one = stages[0](x)
+    two = stages[1](one)
+    assert two.data_ptr() == one.data_ptr()
+    before = two.detach().clone()
+    with torch.no_grad():
+        stages[1].conv2.weight.add_(1)
+    again = stages[1](one)
+    assert again.data_ptr() != one.data_ptr()
+    assert torch.equal(two, before)
+    assert not torch.equal(again, two)
+    assert stages[2](two).is_contiguous()
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="a second stream needs a GPU")
+@pytest.mark.parametrize("name", ["condensenet20_dgc", "condensenet20_dgcg"])
+def test_gradients_beside_the_backward_pass_are_the_same(name):
+    """To the last bit, in eager mode and replayed from a graph; and gradients that are there already are added to."""
+    torch.manual_seed(0)
+    model = create_model(name).to(DEVICE)
+    model.stem.requires_grad_(False)  # cuDNN may choose another algorithm each time
+    x, target = torch.randn(64, 3, 32, 32, device=DEVICE), torch.randint(10, (64,), device=DEVICE)
+
+    def backward(beside: bool) -> list[torch.Tensor]:
+        for parameter in model.parameters():
+            parameter.grad = None
+        with torch.autocast(DEVICE, torch.bfloat16):
+            loss = F.cross_entropy(model(x).float(), target) + 1e-3 * lasso_loss(take_saliencies(model))
+        with overlapping(x.device) if beside else nullcontext():
+            loss.backward()
+        return [parameter.grad for parameter in model.parameters() if parameter.requires_grad]
+
+    expected = [gradient.clone() for gradient in backward(False)]
+    for _ in range(5):
+        assert all(map(torch.equal, backward(True), expected))
+    captured = CapturedCall(lambda x: backward(True), (x,), changes=model.buffers())
+    for _ in range(20):
+        assert all(map(torch.equal, captured(x), expected))
+
+    for parameter in model.parameters():
+        parameter.grad = None
+    with overlapping(x.device):
+        for _ in range(2):
+            loss = F.cross_entropy(model(x), target) + 1e-3 * lasso_loss(take_saliencies(model))
+            loss.backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)

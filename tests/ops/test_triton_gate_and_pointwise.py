@@ -204,7 +204,8 @@ def test_pointwise_equals_reference(batch, channels, outputs, heads, pixels, dty
     grads = torch.autograd.grad(loss, leaves)
     with_pool = torch.autograd.grad(loss_again(leaves, grad) + (leaves[0].mean(2) * grad_pooled).sum(), leaves[0])
 
-    out, folded = pointwise.forward(x, weight, gates)
+    folded = fold(weight, gates, dtype)
+    out = pointwise.forward(x, folded)
     actual = pointwise.backward(grad, x, weight, gates, folded)
     pooled_too = pointwise.input_gradient(grad, folded, x.shape[1], grad_pooled)
     assert out.dtype == actual[0].dtype == dtype
@@ -215,6 +216,29 @@ def test_pointwise_equals_reference(batch, channels, outputs, heads, pixels, dty
         [expected.detach(), *grads, *with_pool],
         TOLERANCE[dtype],
     )
+
+
+def fold(weight, gates, dtype):
+    """As the gate's kernel writes it: aligned rows, zero beyond the last channel."""
+    folded = weight.float() * gates[:, torch.arange(len(weight), device=DEVICE) % gates.shape[1]]
+    return torch.nn.functional.pad(folded, (0, -weight.shape[1] % 16)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "channels", "outputs", "heads"), [(3, 5, 8, 4), (1, 40, 9, 3), (7, 33, 20, 1), (2, 600, 24, 2)]
+)
+def test_folding_into_the_weight(batch, channels, outputs, heads, signed, dtype):
+    generator = make_generator(channels, heads, signed)
+    pooled, weight = torch.randn(batch, channels, device=DEVICE), torch.randn(outputs, channels, device=DEVICE)
+    parameters = [p.detach() for p in (generator.weight1, generator.weight2, generator.bias)]
+    keep, threshold = torch.tensor(3, device=DEVICE), torch.tensor(1.0, device=DEVICE) if signed else None
+    plain = saliency_gate.forward(pooled, *parameters, keep, threshold, signed)
+    *same, folded = saliency_gate.forward_folded(pooled, *parameters, keep, threshold, signed, weight, dtype)
+    assert all(torch.equal(a, b) for a, b in zip(plain, same, strict=True))
+    rounding = 1e-2 if dtype == torch.bfloat16 else 0  # Triton's interpreter cuts off instead
+    torch.testing.assert_close(folded, fold(weight, plain[1], dtype), rtol=rounding, atol=0)
 
 
 def loss_again(leaves, grad):
@@ -233,7 +257,6 @@ def test_bfloat16_weight():
     """As under autocast: the weight may come rounded."""
     x, weight = torch.randn(2, 6, 20).bfloat16().to(DEVICE), torch.randn(4, 6).bfloat16().to(DEVICE)
     gates = torch.rand(2, 2, 6, device=DEVICE)
-    (out, folded), (wide_out, wide_folded) = (pointwise.forward(x, w, gates) for w in (weight, weight.float()))
-    actual = [out, *pointwise.backward(x[:, :4], x, weight, gates, folded)]
-    wide = [wide_out, *pointwise.backward(x[:, :4], x, weight.float(), gates, wide_folded)]
-    assert_close("out grad_x grad_weight grad_gates", actual, wide, 0)
+    folded = fold(weight, gates, x.dtype)
+    actual, wide = (pointwise.backward(x[:, :4], x, w, gates, folded) for w in (weight, weight.float()))
+    assert_close("grad_x grad_weight grad_gates", actual, wide, 0)

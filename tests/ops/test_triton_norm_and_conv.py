@@ -54,7 +54,7 @@ class Norm:
         self.running_mean, self.running_var = self.twin.running_mean.clone(), self.twin.running_var.clone()
         self.twin = self.twin.double()
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         return batch_norm_relu.forward(x, self.weight, self.bias, self.running_mean, self.running_var, 0.3, 1e-3)
 
 
@@ -76,7 +76,7 @@ def test_batch_norm_relu_matches_torch(launches, shape, dtype):
     expected = F.relu(norm.twin(wide))
     expected.backward(dy.double())
 
-    y, mean, invstd = norm.forward(x)
+    y, mean, invstd, _ = norm.forward(x)
     dx, dweight, dbias = batch_norm_relu.backward(dy, x, norm.weight, norm.bias, mean, invstd)
 
     tolerance = TOLERANCE[dtype]
@@ -89,11 +89,38 @@ def test_batch_norm_relu_matches_torch(launches, shape, dtype):
     assert_close(dx, wide.grad, 2e-2 if x[:, 0].numel() == 2 else tolerance)  # the terms of two values nearly cancel
 
 
+@DTYPES
+def test_images_may_lie_apart(launches, dtype):
+    """As the first channels of a wider tensor: the same to the last bit."""
+    wide, dy = draw(3, 7, 6, 5, dtype=dtype), draw(3, 4, 6, 5, dtype=dtype)
+    results = []
+    for x in (wide[:, :4], wide[:, :4].contiguous()):
+        torch.manual_seed(1)
+        norm = Norm(4)
+        y, mean, invstd, _ = norm.forward(x)
+        results.append([y, mean, *batch_norm_relu.backward(dy, x, norm.weight, norm.bias, mean, invstd)])
+    assert all(torch.equal(apart, together) for apart, together in zip(*results, strict=True))
+
+
+@DTYPES
+@pytest.mark.parametrize("shape", [(3, 5, 6, 9), (7, 2, 4, 4)], ids=str)
+def test_means_of_the_output(launches, shape, dtype):
+    y, _, _, means = Norm(shape[1]).forward(draw(*shape, dtype=dtype))
+    assert means is not None
+    assert_close(means, y.double().mean((2, 3)), 1e-6)
+
+
+def test_no_means_where_a_chunk_is_less_than_an_image(monkeypatch):
+    monkeypatch.setattr(batch_norm_relu, "RESIDENT_ELEMENTS", 0)
+    monkeypatch.setattr(batch_norm_relu, "CHUNK_ELEMENTS", 64)
+    assert Norm(2).forward(draw(2, 2, 9, 9))[3] is None
+
+
 def test_statistics_keep_their_digits_under_a_large_mean(launches):
     norm = Norm(2)
     x = draw(8, 2, 16, 16) + 30
     expected = F.relu(norm.twin(x.double()))
-    y, mean, invstd = norm.forward(x)
+    y, mean, invstd, _ = norm.forward(x)
     assert_close(mean, x.double().mean((0, 2, 3)), 1e-6)
     assert_close(invstd, (x.double().var((0, 2, 3), correction=0) + 1e-3).rsqrt(), 1e-5)
     assert_close(norm.running_var, norm.twin.running_var, 1e-5)
@@ -113,8 +140,12 @@ def test_batch_norm_relu_in_evaluation_matches_torch(dtype):
     norm = Norm(5)
     x = draw(3, 5, 7, 9, dtype=dtype)
     expected = F.relu(norm.twin.eval()(x.double()))
-    y = batch_norm_relu.forward_eval(x, norm.weight, norm.bias, norm.running_mean, norm.running_var, 1e-3)
+    wide = torch.cat([x, x], 1)
+    y, means = batch_norm_relu.forward_eval(
+        wide[:, :5], norm.weight, norm.bias, norm.running_mean, norm.running_var, 1e-3
+    )
     assert y.dtype == dtype
+    assert_close(means, y.double().mean((2, 3)), 1e-6)
     assert_close(y, expected, TOLERANCE[dtype])
 
 
@@ -193,3 +224,12 @@ def test_grouped_conv3x3_rejects_what_it_cannot_take():
         grouped_conv3x3.forward(draw(1, 8, 1, 257), weight, 2)
     with pytest.raises(ValueError, match="dy must be"):
         grouped_conv3x3.backward(x, x, weight, 2)
+
+
+def test_a_convolution_into_a_part_of_a_tensor():
+    x, weight = draw(2, 8, 5, 6), draw(4, 2, 3, 3)
+    whole = torch.zeros(2, 9, 5, 6, device=DEVICE)
+    grouped_conv3x3.forward(x, weight, 4, whole[:, 3:7])
+    assert torch.equal(whole[:, 3:7], grouped_conv3x3.forward(x, weight, 4))
+    assert not whole[:, :3].any()
+    assert not whole[:, 7:].any()

@@ -1,6 +1,5 @@
 """A split decoded while it is used, for images too large or too many to keep in memory."""
 
-import os
 from collections.abc import Iterator
 from typing import Self
 
@@ -13,7 +12,7 @@ from ..errors import UserError
 from .base import Batch, OnSkip
 from .corrupt import CorruptImage, CorruptImages
 from .crops import central_view, random_view
-from .decode import Encoded, decode, none_readable
+from .decode import Encoded, decode, default_workers, none_readable
 from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
@@ -136,9 +135,3 @@ class _Epoch(Dataset[ReadBatch | UserError]):
         if self.seed is None:
             return np.asarray(central_view(image, self.size))
         return np.asarray(random_view(image, self.size, np.random.default_rng((self.seed, place))))
-
-
-def default_workers() -> int:
-    """One a core this process may use; more than 8 rarely help one accelerator."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, cores)

@@ -37,7 +37,7 @@ def load_parquet(
         columns = replace(columns, classes=[str(number) for number in range(int(train_labels.max()) + 1)])
     test_rows, test_labels = read_rows(test_files, columns)
 
-    if decoded := _decode_small(train_rows, test_rows, image_size, corrupt):
+    if decoded := _decode_small(train_rows, test_rows, image_size, corrupt, workers):
         train_images = decoded[0][0]
         stats = stats or measure(train_images)
         height, width = train_images.shape[-2:]
@@ -65,14 +65,14 @@ Decoded = tuple[Tensor, Tensor]  # images, and the rows they are from
 
 
 def _decode_small(
-    train: Rows, test: Rows, image_size: int | None, corrupt: CorruptImages
+    train: Rows, test: Rows, image_size: int | None, corrupt: CorruptImages, workers: int | None
 ) -> tuple[Decoded, Decoded] | None:
     """All images, if they are small and all of one size, which is the one asked for."""
     size = first_size(train, corrupt)
     wanted = (image_size, image_size) if image_size else size
     if max(size) > SMALL or size != wanted:
         return None
-    train_images, test_images = decode_all(train, size, corrupt), decode_all(test, size, corrupt)
+    train_images, test_images = (decode_all(rows, size, corrupt, workers) for rows in (train, test))
     return None if train_images is None or test_images is None else (train_images, test_images)
 
 

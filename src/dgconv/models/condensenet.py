@@ -15,10 +15,16 @@ from ._registry import ConvLayer, norm_after, register_backbone
 
 
 class DenseLayer(nn.Module):
-    """BN, ReLU, 1x1 to four times the growth, BN, ReLU, grouped 3x3 to the growth, appended to the input."""
+    """BN, ReLU, 1x1 to four times the growth, BN, ReLU, grouped 3x3 to the growth, appended to the input.
 
-    def __init__(self, in_channels: int, growth: int, conv_layer: ConvLayer, groups: int, bottleneck: int) -> None:
+    ``stage_channels`` is how many there are at the end of the stage: room for them is taken at once.
+    """
+
+    def __init__(
+        self, in_channels: int, growth: int, stage_channels: int, conv_layer: ConvLayer, groups: int, bottleneck: int
+    ) -> None:
         super().__init__()
+        self.stage_channels = stage_channels
         self.norm1 = BatchNormReLU2d(in_channels)
         self.conv1 = conv_layer(in_channels, bottleneck * growth, 1, bias=False)
         self.norm2 = norm_after(self.conv1, bottleneck * growth, relu=True)
@@ -27,8 +33,7 @@ class DenseLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out, x = self.norm1(x, and_input=True)
         out = self.conv1(out)
-        out = self.conv2(self.norm2(out))
-        return torch.cat([x, out], 1)
+        return self.conv2.append_to(x, self.norm2(out), self.stage_channels)
 
 
 class CondenseNet(ImageClassifier):
@@ -64,9 +69,10 @@ class CondenseNet(ImageClassifier):
         for stage, (layers, rate) in enumerate(zip(stages, growth, strict=True)):
             if stage > 0:
                 self.stages.append(HalvingAvgPool2d())
-            for _ in range(layers):
-                self.stages.append(DenseLayer(channels, rate, conv_layer, conv3x3_groups, bottleneck))
-                channels += rate
+            end = channels + layers * rate
+            for before in range(channels, end, rate):
+                self.stages.append(DenseLayer(before, rate, end, conv_layer, conv3x3_groups, bottleneck))
+            channels = end
         self.norm = BatchNormReLU2d(channels)
         self.num_features = channels
         self.classifier = make_classifier(channels, num_classes)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .overlap import beside
+
 Pair = tuple[int, int]
 
 
@@ -23,8 +25,8 @@ def fits(x: Tensor) -> bool:
     on a CPU, slowly, to test them.
     """
     mode = os.environ.get("DGCONV_TRITON", "")
-    on_device = mode != "0" and (x.is_cuda or mode == "interpret")
-    return on_device and not torch.compiler.is_compiling() and has_triton() and type(x) is Tensor
+    on_device = type(x) is Tensor and mode != "0" and (x.is_cuda or mode == "interpret")
+    return on_device and not torch.compiler.is_compiling() and has_triton()
 
 
 @cache
@@ -35,11 +37,29 @@ def has_triton() -> bool:
 def batch_norm_relu(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """``relu(batch_norm(x))`` in training mode, ``x`` [B, C, height, width] contiguous; and x itself.
+    """``relu(batch_norm(x))`` in training mode, ``x`` [B, C, height, width] of :func:`whole_images`; and x itself.
 
     What uses x besides should use the second result: its gradient is then added where the norm's is written.
     """
-    return _BatchNormReLU.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+    out, same, means = _BatchNormReLU.apply(x, weight, bias, running_mean, running_var, momentum, eps)
+    if means is not None:
+        out.dgconv_means = means  # for a gate that comes next
+    room = x.__dict__.pop("dgconv_room", None)
+    if room is not None:
+        same.dgconv_room = room
+    return out, same
+
+
+def batch_norm_relu_eval(
+    x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float
+) -> Tensor:
+    """``relu(batch_norm(x))`` by the running statistics, where no gradient is wanted; ``x`` as above."""
+    from .triton import batch_norm_relu as kernels
+
+    out, means = kernels.forward_eval(x, weight, bias, running_mean, running_var, eps)
+    if means is not None:
+        out.dgconv_means = means  # type: ignore[attr-defined]
+    return out
 
 
 def fits_grouped_conv3x3(x: Tensor) -> bool:
@@ -49,6 +69,32 @@ def fits_grouped_conv3x3(x: Tensor) -> bool:
 def grouped_conv3x3(x: Tensor, weight: Tensor, groups: int) -> Tensor:
     """``conv2d(x, weight, padding=1, groups=groups)`` for groups of few channels, ``x`` contiguous."""
     return _GroupedConv3x3.apply(_cast(x), weight, groups)
+
+
+def append_grouped_conv3x3(features: Tensor, room: Tensor, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    """``cat([features, grouped_conv3x3(x)], 1)`` without a copy: the new channels are written into ``room``."""
+    grown = _AppendGroupedConv3x3.apply(features, (room,), _cast(x), weight, groups)
+    if grown.shape[1] < room.shape[1]:
+        grown.dgconv_room = room
+    return grown
+
+
+def take_room(x: Tensor, channels: int) -> Tensor:
+    """A tensor of so many channels that begins with those of x: where x lies, if it was appended to before.
+
+    Taken, because x can grow in one way only: whoever asks for it a second time gets a copy.
+    """
+    room = x.__dict__.pop("dgconv_room", None)
+    if room is None or room.shape[1] != channels:
+        room = x.new_empty(x.shape[0], channels, *x.shape[2:])
+        with torch.no_grad():
+            room[:, : x.shape[1]].copy_(x)
+    return room
+
+
+def whole_images(x: Tensor) -> bool:
+    """Whether each image lies in one piece, as those of a part of a wider tensor do."""
+    return x[:1].is_contiguous()
 
 
 def average_pool2x2(x: Tensor) -> Tensor:
@@ -67,7 +113,8 @@ def dynamic_pointwise(
     x: Tensor, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A whole dynamic layer of kernel size 1, ``x`` contiguous: its output, its saliency and its gate's mask."""
-    return _DynamicPointwise.apply(_cast(x), weight, weight1, weight2, bias, keep, threshold)
+    means = getattr(x, "dgconv_means", None)
+    return _DynamicPointwise.apply(_cast(x), means, weight, weight1, weight2, bias, keep, threshold)
 
 
 def dynamic_by_head(
@@ -79,15 +126,20 @@ def dynamic_by_head(
     return _DynamicByHead.apply(x, weight, weight1, weight2, bias, keep, threshold, stride, padding, dilation)
 
 
+def result_dtype(x: Tensor) -> torch.dtype:
+    """Of a convolution of x, which autocast may change."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
 def _cast(x: Tensor) -> Tensor:
     """What autocast would do to the input of a convolution. The kernels convert the weights as they load them."""
-    kind = x.device.type
-    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+    return x.to(result_dtype(x))
 
 
-def _whole_images(grad: Tensor) -> Tensor:
+def _in_one_piece(grad: Tensor) -> Tensor:
     """As it is, if each image lies in one piece: so do the parts of the gradient of a concatenation."""
-    return grad if grad[:1].is_contiguous() else grad.contiguous()
+    return grad if whole_images(grad) else grad.contiguous()
 
 
 class _BatchNormReLU(torch.autograd.Function):
@@ -95,16 +147,18 @@ class _BatchNormReLU(torch.autograd.Function):
     def forward(ctx, x, weight, bias, running_mean, running_var, momentum, eps):  # type: ignore[no-untyped-def]
         from .triton import batch_norm_relu as kernels
 
-        out, mean, invstd = kernels.forward(x, weight, bias, running_mean, running_var, momentum, eps)
+        out, mean, invstd, means = kernels.forward(x, weight, bias, running_mean, running_var, momentum, eps)
         ctx.save_for_backward(x, weight, bias, mean, invstd)
         ctx.set_materialize_grads(False)
-        return out, x.view_as(x)
+        if means is not None:
+            ctx.mark_non_differentiable(means)
+        return out, x.view_as(x), means
 
     @staticmethod
-    def backward(ctx, grad, grad_input):  # type: ignore[no-untyped-def]
+    def backward(ctx, grad, grad_input, _):  # type: ignore[no-untyped-def]
         from .triton import batch_norm_relu as kernels
 
-        grad_input = None if grad_input is None else _whole_images(grad_input)
+        grad_input = None if grad_input is None else _in_one_piece(grad_input)
         return *kernels.backward(grad.contiguous(), *ctx.saved_tensors, grad_input), None, None, None, None
 
 
@@ -119,9 +173,32 @@ class _GroupedConv3x3(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return *_conv3x3_gradients(_in_one_piece(grad), *ctx.saved_tensors, ctx.groups), None
+
+
+class _AppendGroupedConv3x3(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, features, room, x, weight, groups):  # type: ignore[no-untyped-def]
         from .triton import grouped_conv3x3 as kernels
 
-        return *kernels.backward(_whole_images(grad), *ctx.saved_tensors, ctx.groups), None
+        ctx.save_for_backward(x, weight)
+        ctx.groups, ctx.channels, added = groups, features.shape[1], weight.shape[0]
+        kernels.forward(x, weight, groups, room[0].narrow(1, ctx.channels, added))
+        return room[0].narrow(1, 0, ctx.channels + added)
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        grad = _in_one_piece(grad)
+        of_features, of_conv = grad[:, : ctx.channels], grad[:, ctx.channels :]
+        return of_features, None, *_conv3x3_gradients(of_conv, *ctx.saved_tensors, ctx.groups), None
+
+
+def _conv3x3_gradients(grad: Tensor, x: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, Tensor | None]:
+    from .triton import grouped_conv3x3 as kernels
+
+    arguments = (grad, x, weight, groups)
+    (grad_weight,) = beside((weight,), lambda: (kernels.weight_gradient(*arguments),), read=(grad, x))
+    return kernels.input_gradient(*arguments), grad_weight
 
 
 class _AveragePool2x2(torch.autograd.Function):
@@ -159,15 +236,17 @@ class _DynamicPointwise(torch.autograd.Function):
     is added where the gradient through the convolution is written."""
 
     @staticmethod
-    def forward(ctx, x, weight, weight1, weight2, bias, keep, threshold):  # type: ignore[no-untyped-def]
+    def forward(ctx, x, means, weight, weight1, weight2, bias, keep, threshold):  # type: ignore[no-untyped-def]
         from .triton import pointwise
         from .triton import saliency_gate as gate
 
         signed = threshold is not None
-        pooled = gate.pool(x)
-        saliency, gates, hidden, kept = gate.forward(pooled, weight1, weight2, bias, keep, threshold, signed)
-        out, folded = pointwise.forward(x.flatten(2), weight.flatten(1), gates)
-        ctx.save_for_backward(x, weight, gates, folded, saliency, kept, hidden, pooled, weight1, weight2)
+        pooled = gate.pool(x) if means is None else means
+        saliency, gates, hidden, kept, folded = gate.forward_folded(
+            pooled, weight1, weight2, bias, keep, threshold, signed, weight.flatten(1), x.dtype
+        )
+        out = pointwise.forward(x.flatten(2), folded)
+        ctx.save_for_backward(x, weight, gates, folded, bias, saliency, kept, hidden, pooled, weight1, weight2)
         ctx.signed = signed
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(kept)
@@ -178,12 +257,14 @@ class _DynamicPointwise(torch.autograd.Function):
         from .triton import pointwise
         from .triton import saliency_gate as gate
 
-        x, weight, gates, folded, *generator = ctx.saved_tensors
+        x, weight, gates, folded, bias, *generator = ctx.saved_tensors
         grad, flat = grad.contiguous().flatten(2), weight.flatten(1)
-        grad_weight, grad_gates = pointwise.parameter_gradients(grad, x.flatten(2), flat, gates)
-        grad_pooled, *grad_generator = gate.backward(grad_gates, grad_saliency, *generator, ctx.signed)
-        grad_x = pointwise.input_gradient(grad, folded, x.shape[1], grad_pooled)
-        return grad_x.view_as(x), grad_weight.view_as(weight), *grad_generator, None, None
+        parts, grad_gates = pointwise.parameter_gradients(grad, x.flatten(2), flat, gates)
+        (grad_weight,) = beside((weight,), lambda: (pointwise.sum_parts(parts).view_as(weight),), read=(parts,))
+        generator_back = gate.Backward(grad_gates, grad_saliency, *generator, ctx.signed)
+        grad_generator = beside((*generator[-2:], bias), generator_back.of_parameters, read=generator_back.read)
+        grad_x = pointwise.input_gradient(grad, folded, x.shape[1], generator_back.of_pooled())
+        return grad_x.view_as(x), None, grad_weight, *grad_generator, None, None
 
 
 class _DynamicByHead(torch.autograd.Function):

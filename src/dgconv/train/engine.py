@@ -94,10 +94,10 @@ def train_all(
     """
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
-    _prepare_device(target)
     load = _Loader(target)
-    for recipe, _ in jobs:  # before anything is written
-        load(recipe)
+    for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked
+        load.read(recipe)
+    _prepare_device(target)
     found = [_checkpoint_for(folder, resuming) for _, folder in jobs]
     with _stop_signals() as stop:
         if target.type != "cuda":
@@ -193,7 +193,7 @@ def _prepare_device(device: torch.device) -> None:
 
 
 def _wake_up(device: torch.device) -> None:
-    """Seconds that a run would else begin with, spent while the data is read."""
+    """Seconds that a run would else begin with, spent while the network is built."""
     torch.zeros((), device=device)  # makes the driver's context
     import_module("torch._dynamo")  # as every optimizer does
 
@@ -204,13 +204,25 @@ class _Loader:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.loaded: dict[object, Data] = {}
+        self.on_device: dict[object, Data] = {}
+
+    def read(self, recipe: Recipe) -> Data:
+        key = self._key(recipe)
+        if key not in self.loaded:
+            self.loaded[key] = recipe.load_data()
+        return self.loaded[key]
 
     def __call__(self, recipe: Recipe) -> Data:
-        key = (recipe.data, recipe.data_dir, recipe.image_size, recipe.label_column, recipe.skip_corrupt_images)
-        if key not in self.loaded:
-            data = recipe.load_data()
-            self.loaded[key] = data.to(self.device) if self.device.type == "cuda" else data
-        return self.loaded[key]
+        if self.device.type != "cuda":
+            return self.read(recipe)
+        key = self._key(recipe)
+        if key not in self.on_device:
+            self.on_device[key] = self.read(recipe).to(self.device)
+        return self.on_device[key]
+
+    @staticmethod
+    def _key(recipe: Recipe) -> object:
+        return recipe.data, recipe.data_dir, recipe.image_size, recipe.label_column, recipe.skip_corrupt_images
 
 
 class _StopSignals:

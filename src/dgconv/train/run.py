@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.select import dynamic_layers
 from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights, snapshot
+from ..ops.overlap import overlapping
 from .checkpoint import (
     Checkpoint,
     Position,
@@ -230,7 +232,8 @@ class Run:
         if (penalty := self.method.penalty()) is not None:
             total = total + penalty
         self.optimizer.zero_grad(set_to_none=True)
-        total.backward()
+        with overlapping(self.device) if world_size() == 1 else nullcontext():  # DDP waits for every gradient
+            total.backward()
         self.optimizer.step()
         self.method.after_step()
         wrong = (logits.argmax(1) != target).sum()

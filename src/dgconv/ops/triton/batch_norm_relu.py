@@ -6,7 +6,8 @@ With m and v the mean and the biased variance of a channel over (B, H, W), N = B
 
     dz = dy · [z > 0],   dβ = Σ dz,   dγ = Σ dz·x̂,   dx = γ·invstd · (dz - dβ/N - x̂·dγ/N)
 
-Only x, m and invstd are kept for the backward pass, which computes the ReLU's mask again.
+Only x, m and invstd are kept for the backward pass, which computes the ReLU's mask again. The images of x must be
+contiguous, but may lie apart, as the first channels of a wider tensor do.
 
 A channel that fits the registers of one program (N ≤ `RESIDENT_ELEMENTS`) takes one launch. A larger one is cut into
 chunks of images and pixels: a first launch writes each chunk's partial sums, and every program of the second merges
@@ -28,15 +29,17 @@ MAX_CHUNK_ELEMENTS = 8192
 
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """y = relu(batch_norm(x)) with batch statistics; also the mean and invstd [C] that `backward` needs.
 
+    Last the means [B, C] of y over the pixels, in float32, where they come for nothing: a gate may ask for them.
     Updates `running_mean` and `running_var` (unbiased) in place, as `nn.BatchNorm2d` does.
     """
     batch, channels, pixels = _check(x, weight, bias, running_mean, running_var)
     if batch * pixels == 1:
         raise ValueError("batch statistics need more than one value per channel")
-    y = torch.empty_like(x)
+    y, stride = x.new_empty(x.shape), x.stride(0)
+    pooled = x.new_empty((batch, channels), dtype=torch.float32)
     mean, invstd = torch.empty_like(weight), torch.empty_like(weight)
     vectors = (weight, bias, running_mean, running_var, mean, invstd)
     sizes = (batch, channels, pixels)
@@ -44,31 +47,35 @@ def forward(
     if resident is not None:
         block_b, block_p, warps = resident
         _forward_resident_kernel[(channels,)](
-            x, y, *vectors, momentum, eps, *sizes, BLOCK_B=block_b, BLOCK_P=block_p, num_warps=warps
+            x, stride, y, pooled, *vectors, momentum, eps, *sizes, BLOCK_B=block_b, BLOCK_P=block_p, num_warps=warps
         )
-        return y, mean, invstd
+        return y, mean, invstd, pooled
     block_b, block_p, chunks = _chunk_block(batch, pixels)
     blocks = {"BLOCK_B": block_b, "BLOCK_P": block_p}
     partial = x.new_empty((3, channels, chunks), dtype=torch.float32)
     grid = (channels, chunks)
-    _moments_kernel[grid](x, partial, *sizes, chunks, **blocks)
+    whole = block_p >= pixels  # a chunk holds whole images
+    _moments_kernel[grid](x, stride, partial, *sizes, chunks, **blocks)
     _normalise_kernel[grid](
-        x, y, partial, *vectors, momentum, eps, *sizes, chunks, **blocks, CHUNKS=triton.next_power_of_2(chunks)
-    )
-    return y, mean, invstd
+        x, stride, y, pooled, partial, *vectors, momentum, eps, *sizes, chunks, **blocks,
+        CHUNKS=triton.next_power_of_2(chunks), POOLS=whole,
+    )  # fmt: skip
+    return y, mean, invstd, pooled if whole else None
 
 
 def forward_eval(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float
-) -> Tensor:
-    """y = relu(batch_norm(x)) with the running statistics."""
+) -> tuple[Tensor, Tensor | None]:
+    """y = relu(batch_norm(x)) with the running statistics, and the means of y as `forward` gives them."""
     batch, channels, pixels = _check(x, weight, bias, running_mean, running_var)
-    y = torch.empty_like(x)
+    y, pooled = x.new_empty(x.shape), x.new_empty((batch, channels), dtype=torch.float32)
     block_b, block_p, chunks = _chunk_block(batch, pixels)
+    whole = block_p >= pixels
     _eval_kernel[(channels, chunks)](
-        x, y, weight, bias, running_mean, running_var, eps, batch, channels, pixels, BLOCK_B=block_b, BLOCK_P=block_p
-    )
-    return y
+        x, x.stride(0), y, pooled, weight, bias, running_mean, running_var, eps, batch, channels, pixels,
+        BLOCK_B=block_b, BLOCK_P=block_p, POOLS=whole,
+    )  # fmt: skip
+    return y, pooled if whole else None
 
 
 def backward(
@@ -85,7 +92,7 @@ def backward(
         raise ValueError(f"more must be of x's shape and its images contiguous, got {tuple(more.shape)}")
     adds = more is not None
     more = dy if more is None else more
-    dx = torch.empty_like(x)
+    dx, stride = x.new_empty(x.shape), x.stride(0)
     dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
     vectors = (weight, bias, mean, invstd, dweight, dbias)
     sizes = (batch, channels, pixels)
@@ -95,6 +102,7 @@ def backward(
         _backward_resident_kernel[(channels,)](
             dy,
             x,
+            stride,
             dx,
             more,
             more.stride(0),
@@ -110,10 +118,11 @@ def backward(
     blocks = {"BLOCK_B": block_b, "BLOCK_P": block_p}
     partial = x.new_empty((2, channels, chunks), dtype=torch.float32)
     grid = (channels, chunks)
-    _gradient_sums_kernel[grid](dy, x, partial, weight, bias, mean, invstd, *sizes, chunks, **blocks)
+    _gradient_sums_kernel[grid](dy, x, stride, partial, weight, bias, mean, invstd, *sizes, chunks, **blocks)
     _input_gradient_kernel[grid](
         dy,
         x,
+        stride,
         dx,
         more,
         more.stride(0),
@@ -131,8 +140,8 @@ def backward(
 def _check(x: Tensor, *vectors: Tensor) -> tuple[int, int, int]:
     """Sizes (B, C, H·W) of x, after a check of what the kernels take for granted."""
     batch, channels, pixels = x.shape[0], x.shape[1], x.shape[2:].numel()
-    if not (x.is_contiguous() and 0 < x.numel() < 2**31):
-        raise ValueError(f"x must be contiguous (NCHW) and hold 1 to 2^31 - 1 elements, got {tuple(x.shape)}")
+    if not (x.numel() > 0 and x[:1].is_contiguous() and x.stride(0) * batch < 2**31):
+        raise ValueError(f"x must be contiguous images (NCHW) within 2^31 - 1 elements, got {tuple(x.shape)}")
     for vector in vectors:
         if vector.shape != (channels,) or vector.dtype != torch.float32 or not vector.is_contiguous():
             raise ValueError(f"weight, bias and statistics must be contiguous float32 vectors of {channels} channels")
@@ -160,24 +169,28 @@ def _chunk_block(batch: int, pixels: int) -> tuple[int, int, int]:
 
 
 @triton.jit
-def _tile(channel, chunk, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Offsets [BLOCK_B, BLOCK_P] into x [B, C, P] and their mask, and the number of elements inside x."""
-    across = tl.cdiv(P, BLOCK_P)
-    first_b, first_p = chunk // across * BLOCK_B, chunk % across * BLOCK_P
-    b = first_b + tl.arange(0, BLOCK_B)[:, None]
-    p = first_p + tl.arange(0, BLOCK_P)[None, :]
-    count = tl.minimum(BLOCK_B, B - first_b) * tl.minimum(BLOCK_P, P - first_p)
-    return (b * C + channel) * P + p, (b < B) & (p < P), count.to(tl.float32)
-
-
-@triton.jit
-def _more_tile(more_ptr, stride, channel, chunk, B, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
-    """The tile of another tensor, whose images lie `stride` apart."""
+def _tile(channel, chunk, B, P, stride, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Offsets [BLOCK_B, BLOCK_P] into a tensor [B, C, P] whose images lie `stride` apart, and their mask."""
     across = tl.cdiv(P, BLOCK_P)
     b = chunk // across * BLOCK_B + tl.arange(0, BLOCK_B)[:, None]
     p = chunk % across * BLOCK_P + tl.arange(0, BLOCK_P)[None, :]
-    mask = (b < B) & (p < P)
-    return tl.load(more_ptr + b * stride + channel * P + p, mask=mask, other=0.0).to(tl.float32)
+    return b * stride + channel * P + p, (b < B) & (p < P)
+
+
+@triton.jit
+def _count(chunk, B, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+    """How many elements of a tile are there."""
+    across = tl.cdiv(P, BLOCK_P)
+    rows = tl.minimum(BLOCK_B, B - chunk // across * BLOCK_B)
+    return (rows * tl.minimum(BLOCK_P, P - chunk % across * BLOCK_P)).to(tl.float32)
+
+
+@triton.jit
+def _store_means(pooled_ptr, y, mask, channel, chunk, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+    """Of each image of a tile [BLOCK_B, BLOCK_P] that holds whole images."""
+    b = chunk // tl.cdiv(P, BLOCK_P) * BLOCK_B + tl.arange(0, BLOCK_B)
+    means = tl.sum(tl.where(mask, y.to(tl.float32), 0.0), 1) / P
+    tl.store(pooled_ptr + b * C + channel, means, mask=b < B)
 
 
 @triton.jit
@@ -194,10 +207,10 @@ def _normalise(x, mean, invstd, weight, bias):
 
 
 @triton.jit
-def _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask):
+def _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask):
     """dz and x̂ of a tile, and the channel's γ·invstd."""
     dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
     centred = x - tl.load(mean_ptr + channel)
     invstd = tl.load(invstd_ptr + channel)
     scale = invstd * tl.load(weight_ptr + channel)
@@ -218,28 +231,34 @@ def _keep_statistics(
 
 @triton.jit(do_not_specialize=["B", "C"])
 def _forward_resident_kernel(
-    x_ptr, y_ptr, weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr,
+    x_ptr, x_stride, y_ptr, pooled_ptr,
+    weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr,
     momentum, eps, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """One program a channel: statistics and output from registers."""
     channel = tl.program_id(0)
-    offsets, mask, count = _tile(channel, 0, B, C, P, BLOCK_B, BLOCK_P)
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    count = (B * P).to(tl.float32)
+    x_offsets, mask = _tile(channel, 0, B, P, x_stride, BLOCK_B, BLOCK_P)
+    x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
     weight, bias = tl.load(weight_ptr + channel), tl.load(bias_ptr + channel)
     mean, squares = _moments(x, mask, count)
     var = squares / count
     invstd = 1.0 / tl.sqrt(var + eps)
-    tl.store(y_ptr + offsets, _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty), mask=mask)
+    y = _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty)
+    offsets, _ = _tile(channel, 0, B, P, C * P, BLOCK_B, BLOCK_P)
+    tl.store(y_ptr + offsets, y, mask=mask)
+    _store_means(pooled_ptr, y, mask, channel, 0, B, C, P, BLOCK_B, BLOCK_P)
     _keep_statistics(
         channel, mean, var, invstd, count, momentum, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr
     )
 
 
 @triton.jit(do_not_specialize=["B", "C", "chunks"])
-def _moments_kernel(x_ptr, partial_ptr, B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
+def _moments_kernel(x_ptr, x_stride, partial_ptr, B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
     """partial [3, C, chunks]: each chunk's mean, squared deviations and number of elements."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask, count = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
+    offsets, mask = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
+    count = _count(chunk, B, P, BLOCK_B, BLOCK_P)
     mean, squares = _moments(tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32), mask, count)
     partial_ptr += channel * chunks + chunk
     tl.store(partial_ptr, mean)
@@ -249,13 +268,14 @@ def _moments_kernel(x_ptr, partial_ptr, B, C, P, chunks, BLOCK_B: tl.constexpr, 
 
 @triton.jit(do_not_specialize=["B", "C", "chunks"])
 def _normalise_kernel(
-    x_ptr, y_ptr, partial_ptr, weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr,
-    momentum, eps, B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, CHUNKS: tl.constexpr,
+    x_ptr, x_stride, y_ptr, pooled_ptr, partial_ptr,
+    weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr, momentum, eps, B, C, P, chunks,
+    BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, CHUNKS: tl.constexpr, POOLS: tl.constexpr,
 ):  # fmt: skip
     """Merges the channel's partial moments, then normalises one chunk."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    x_offsets, mask = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
+    x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
     weight, bias = tl.load(weight_ptr + channel), tl.load(bias_ptr + channel)
     i = tl.arange(0, CHUNKS)
     partial_ptr += channel * chunks + i
@@ -266,7 +286,11 @@ def _normalise_kernel(
     mean = tl.sum(means * counts) / count
     var = tl.sum(squares + counts * (means - mean) * (means - mean)) / count
     invstd = 1.0 / tl.sqrt(var + eps)
-    tl.store(y_ptr + offsets, _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty), mask=mask)
+    y = _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty)
+    offsets, _ = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
+    tl.store(y_ptr + offsets, y, mask=mask)
+    if POOLS:
+        _store_means(pooled_ptr, y, mask, channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
     if chunk == 0:
         _keep_statistics(
             channel, mean, var, invstd, count, momentum, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr
@@ -275,29 +299,39 @@ def _normalise_kernel(
 
 @triton.jit(do_not_specialize=["B", "C"])
 def _eval_kernel(
-    x_ptr, y_ptr, weight_ptr, bias_ptr, mean_ptr, var_ptr, eps, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr
-):
+    x_ptr, x_stride, y_ptr, pooled_ptr, weight_ptr, bias_ptr, mean_ptr, var_ptr, eps, B, C, P,
+    BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, POOLS: tl.constexpr,
+):  # fmt: skip
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
-    x = tl.load(x_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
+    x_offsets, mask = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
+    offsets, _ = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
+    x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
     invstd = 1.0 / tl.sqrt(tl.load(var_ptr + channel) + eps)
-    y = _normalise(x, tl.load(mean_ptr + channel), invstd, tl.load(weight_ptr + channel), tl.load(bias_ptr + channel))
-    tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=mask)
+    weight, bias = tl.load(weight_ptr + channel), tl.load(bias_ptr + channel)
+    y = _normalise(x, tl.load(mean_ptr + channel), invstd, weight, bias).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + offsets, y, mask=mask)
+    if POOLS:
+        _store_means(pooled_ptr, y, mask, channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
 
 
 @triton.jit(do_not_specialize=["B", "C"])
 def _backward_resident_kernel(
-    dy_ptr, x_ptr, dx_ptr, more_ptr, more_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, dweight_ptr, dbias_ptr,
-    B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, ADDS: tl.constexpr,
+    dy_ptr, x_ptr, x_stride, dx_ptr, more_ptr, more_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
+    dweight_ptr, dbias_ptr, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """One program a channel: sums and input gradient from registers."""
     channel = tl.program_id(0)
-    offsets, mask, count = _tile(channel, 0, B, C, P, BLOCK_B, BLOCK_P)
-    dz, xhat, scale = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
+    count = (B * P).to(tl.float32)
+    offsets, mask = _tile(channel, 0, B, P, C * P, BLOCK_B, BLOCK_P)
+    x_offsets, _ = _tile(channel, 0, B, P, x_stride, BLOCK_B, BLOCK_P)
+    dz, xhat, scale = _gradient_tile(
+        dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask
+    )
     dbias, dweight = tl.sum(dz), tl.sum(dz * xhat)
     dx = scale * (dz - dbias / count - xhat * (dweight / count))
     if ADDS:
-        dx += _more_tile(more_ptr, more_stride, channel, 0, B, P, BLOCK_B, BLOCK_P)
+        more_offsets, _ = _tile(channel, 0, B, P, more_stride, BLOCK_B, BLOCK_P)
+        dx += tl.load(more_ptr + more_offsets, mask=mask, other=0.0).to(tl.float32)
     tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     tl.store(dweight_ptr + channel, dweight)
     tl.store(dbias_ptr + channel, dbias)
@@ -305,13 +339,16 @@ def _backward_resident_kernel(
 
 @triton.jit(do_not_specialize=["B", "C", "chunks"])
 def _gradient_sums_kernel(
-    dy_ptr, x_ptr, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
+    dy_ptr, x_ptr, x_stride, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
     B, C, P, chunks, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """partial [2, C, chunks]: each chunk's Σ dz and Σ dz·x̂."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
-    dz, xhat, _ = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
+    offsets, mask = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
+    x_offsets, _ = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
+    dz, xhat, _ = _gradient_tile(
+        dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask
+    )
     partial_ptr += channel * chunks + chunk
     tl.store(partial_ptr, tl.sum(dz))
     tl.store(partial_ptr + C * chunks, tl.sum(dz * xhat))
@@ -319,14 +356,17 @@ def _gradient_sums_kernel(
 
 @triton.jit(do_not_specialize=["B", "C", "chunks"])
 def _input_gradient_kernel(
-    dy_ptr, x_ptr, dx_ptr, more_ptr, more_stride, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
+    dy_ptr, x_ptr, x_stride, dx_ptr, more_ptr, more_stride, partial_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr,
     dweight_ptr, dbias_ptr, B, C, P, chunks,
     BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, ADDS: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Adds the channel's partial sums, then writes one chunk of dx."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask, _ = _tile(channel, chunk, B, C, P, BLOCK_B, BLOCK_P)
-    dz, xhat, scale = _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, mask)
+    offsets, mask = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
+    x_offsets, _ = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
+    dz, xhat, scale = _gradient_tile(
+        dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask
+    )
     i = tl.arange(0, CHUNKS)
     partial_ptr += channel * chunks + i
     dbias = tl.sum(tl.load(partial_ptr, mask=i < chunks, other=0.0))
@@ -334,7 +374,8 @@ def _input_gradient_kernel(
     count = (B * P).to(tl.float32)
     dx = scale * (dz - dbias / count - xhat * (dweight / count))
     if ADDS:
-        dx += _more_tile(more_ptr, more_stride, channel, chunk, B, P, BLOCK_B, BLOCK_P)
+        more_offsets, _ = _tile(channel, chunk, B, P, more_stride, BLOCK_B, BLOCK_P)
+        dx += tl.load(more_ptr + more_offsets, mask=mask, other=0.0).to(tl.float32)
     tl.store(dx_ptr + offsets, dx.to(dx_ptr.dtype.element_ty), mask=mask)
     if chunk == 0:
         tl.store(dweight_ptr + channel, dweight)

@@ -23,22 +23,28 @@ BUSY_PROGRAMS = 512  # enough for the 132 multiprocessors of an H200
 MAX_WIDTH = 256
 
 
-def forward(x: Tensor, weight: Tensor, groups: int) -> Tensor:
-    """y [B, G·O, H, W] from x [B, G·I, H, W] and weight [G·O, I, 3, 3]."""
+def forward(x: Tensor, weight: Tensor, groups: int, y: Tensor | None = None) -> Tensor:
+    """y [B, G·O, H, W] from x [B, G·I, H, W] and weight [G·O, I, 3, 3]; into ``y``, if its images are contiguous."""
     inside, outside = _check(x, weight, groups)
-    return _convolve(x, weight, groups, inside, outside, transposed=False)
+    return _convolve(x, weight, groups, inside, outside, transposed=False, y=y)
 
 
 def backward(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Gradients (dx, dweight) of `forward` from its output's gradient and its inputs."""
-    inside, outside = _check(x, weight, groups)
-    if dy.shape != (x.shape[0], groups * outside, *x.shape[2:]) or not dy[:1].is_contiguous():
-        raise ValueError(f"dy must be of y's shape and its images contiguous, got {tuple(dy.shape)}")
-    dx = _convolve(dy, weight, groups, outside, inside, transposed=True)
-    return dx, _weight_gradient(dy, x, weight, groups, inside, outside)
+    return input_gradient(dy, x, weight, groups), weight_gradient(dy, x, weight, groups)
 
 
-def _check(x: Tensor, weight: Tensor, groups: int) -> tuple[int, int]:
+def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    inside, outside = _check(x, weight, groups, dy)
+    return _convolve(dy, weight, groups, outside, inside, transposed=True)
+
+
+def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    inside, outside = _check(x, weight, groups, dy)
+    return _weight_gradient(dy, x, weight, groups, inside, outside)
+
+
+def _check(x: Tensor, weight: Tensor, groups: int, dy: Tensor | None = None) -> tuple[int, int]:
     """Channels (in, out) of a group, after a check of what the kernels take for granted."""
     outside, inside = weight.shape[0] // groups, weight.shape[1]
     if weight.shape != (groups * outside, inside, 3, 3) or x.dim() != 4 or x.shape[1] != groups * inside:
@@ -47,6 +53,8 @@ def _check(x: Tensor, weight: Tensor, groups: int) -> tuple[int, int]:
         raise ValueError("x (NCHW) and weight must be contiguous")
     if x.shape[3] > MAX_WIDTH or not 0 < x.numel() < 2**31:
         raise ValueError(f"x must be at most {MAX_WIDTH} wide and hold 1 to 2^31 - 1 elements, got {tuple(x.shape)}")
+    if dy is not None and (dy.shape != (len(x), groups * outside, *x.shape[2:]) or not dy[:1].is_contiguous()):
+        raise ValueError(f"dy must be of y's shape and its images contiguous, got {tuple(dy.shape)}")
     return inside, outside
 
 
@@ -58,13 +66,15 @@ def _tile_shape(x: Tensor, groups: int) -> tuple[int, int, int]:
     return block_r, block_w, triton.cdiv(rows, block_r)
 
 
-def _convolve(x: Tensor, weight: Tensor, groups: int, inside: int, outside: int, transposed: bool) -> Tensor:
+def _convolve(
+    x: Tensor, weight: Tensor, groups: int, inside: int, outside: int, transposed: bool, y: Tensor | None = None
+) -> Tensor:
     batch, _, height, width = x.shape
     block_r, block_w, tiles = _tile_shape(x, groups)
-    y = x.new_empty((batch, groups * outside, height, width))
+    y = x.new_empty((batch, groups * outside, height, width)) if y is None else y
     block_i, block_o = _channel_blocks(inside, outside)
     _convolve_kernel[(tiles, groups, triton.cdiv(outside, block_o))](
-        x, weight, y, batch, groups, x.stride(0), H=height, W=width, IN=inside, OUT=outside, TRANSPOSED=transposed,
+        x, weight, y, batch, x.stride(0), y.stride(0), H=height, W=width, IN=inside, OUT=outside, TRANSPOSED=transposed,
         BLOCK_R=block_r, BLOCK_W=block_w, BLOCK_I=block_i, BLOCK_O=block_o,
     )  # fmt: skip
     return y
@@ -126,9 +136,9 @@ def _weight_tile(group, first_i, first_o, IN: tl.constexpr, OUT: tl.constexpr, B
         return ((group * OUT + o) * IN + i) * 9 + (ky * 3 + kx), mask
 
 
-@triton.jit(do_not_specialize=["B", "groups"])
+@triton.jit(do_not_specialize=["B"])
 def _convolve_kernel(
-    x_ptr, w_ptr, y_ptr, B, groups, x_stride, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
+    x_ptr, w_ptr, y_ptr, B, x_stride, y_stride, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     TRANSPOSED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_I: tl.constexpr,
     BLOCK_O: tl.constexpr,
 ):  # fmt: skip
@@ -148,7 +158,7 @@ def _convolve_kernel(
     z = tl.where(((neighbour >= 0) & (neighbour < W))[None, :, :], z, 0.0)
     y = tl.sum(tl.reshape(z, (PIXELS, BLOCK_O, 4)), axis=2)  # kx = 3 holds zeros
     o = first_o + tl.arange(0, BLOCK_O)[None, :]
-    offsets = ((image * groups + group) * OUT + o) * (H * W) + row * W + col
+    offsets = image * y_stride + (group * OUT + o) * (H * W) + row * W + col
     tl.store(y_ptr + offsets, y.to(y_ptr.dtype.element_ty), mask=inside & (o < OUT))
 
 

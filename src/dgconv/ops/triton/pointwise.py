@@ -1,6 +1,6 @@
 """The 1x1 dynamic group convolution as Triton kernels, the gates folded into the weight.
 
-    folded[b, o, c] = W[o, c] g[b, o % H, c]                                     one launch
+    folded[b, o, c] = W[o, c] g[b, o % H, c]                                     by the gate's kernel
     out[b, o] = sum_c folded[b, o, c] x[b, c]                                    one launch
     grad_x[b, c] = sum_o folded[b, o, c] grad[b, o]  (+ grad_pooled[b, c] / P)   one launch
     F[b, o, c] = sum_p grad[b, o, p] x[b, c, p]     never written out; from it, in one launch and a sum of parts,
@@ -33,23 +33,6 @@ def _load_gates(gates_ptr, o, c, outputs, channels, HEADS: tl.constexpr):
     """The gates of one image by output channel: g[o % H, c]."""
     inside = (o < outputs)[:, None] & (c < channels)[None, :]
     return tl.load(gates_ptr + (o % HEADS)[:, None] * channels + c[None, :], mask=inside, other=0.0)
-
-
-@triton.jit(do_not_specialize=["channels"])
-def _fold_kernel(
-    weight_ptr, gates_ptr, folded_ptr, channels, outputs, width,
-    HEADS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """A tile [BLOCK_O, BLOCK_C] of one image's folded weights, zero from the last channel to the padded width."""
-    image = tl.program_id(2).to(tl.int64)
-    o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
-    weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
-    folded = weight * _load_gates(gates_ptr + image * HEADS * channels, o, c, outputs, channels, HEADS)
-    at = (image * outputs + o)[:, None] * width + c[None, :]
-    tl.store(
-        folded_ptr + at, folded.to(folded_ptr.dtype.element_ty), mask=(o < outputs)[:, None] & (c < width)[None, :]
-    )
 
 
 @triton.jit(do_not_specialize=["channels"])
@@ -154,7 +137,7 @@ def _sum_kernel(parts_ptr, total_ptr, count, size, BLOCK_N: tl.constexpr, BLOCK:
     tl.store(total_ptr + i, tl.sum(total, 0), mask=i < size)
 
 
-def _sum_parts(parts: Tensor) -> Tensor:
+def sum_parts(parts: Tensor) -> Tensor:
     """Sum over the first dimension."""
     if parts.shape[0] == 1:
         return parts[0]
@@ -173,20 +156,16 @@ def _tile(rows: int, inner: int, pixels: int) -> tuple[int, int, int]:
     return _block(rows, 64), _block(inner, 32), _block(pixels, 128 if pixels >= 256 else 64)
 
 
-def forward(x: Tensor, weight: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` [B, C, P], ``weight`` [C', C], ``gates`` [B, H, C] to out [B, C', P] and folded [B, C', C rounded up]."""
+def forward(x: Tensor, folded: Tensor) -> Tensor:
+    """``x`` [B, C, P] and ``folded`` [B, C', C rounded up to 16s] to out [B, C', P]."""
     batch, channels, pixels = x.shape
-    outputs, heads = weight.shape[0], gates.shape[1]
-    width = triton.cdiv(channels, 16) * 16  # so that its rows are aligned
-    out, folded = x.new_empty(batch, outputs, pixels), x.new_empty(batch, outputs, width)
-    _fold_kernel[(triton.cdiv(outputs, 16), triton.cdiv(width, 128), batch)](
-        weight.contiguous(), gates.contiguous(), folded, channels, outputs, width, heads, 16, 128
-    )
+    outputs, width = folded.shape[1:]
+    out = x.new_empty(batch, outputs, pixels)
     block_o, block_c, block_p = _tile(outputs, width, pixels)
     _forward_kernel[(triton.cdiv(outputs, block_o), triton.cdiv(pixels, block_p), batch)](
         x.contiguous(), folded, out, channels, outputs, pixels, width, block_o, block_c, block_p
     )
-    return out, folded
+    return out
 
 
 def input_gradient(grad: Tensor, folded: Tensor, channels: int, grad_pooled: Tensor | None = None) -> Tensor:
@@ -202,7 +181,7 @@ def input_gradient(grad: Tensor, folded: Tensor, channels: int, grad_pooled: Ten
 
 
 def parameter_gradients(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-    """grad_weight [C', C] and grad_gates [B, H, C], both float32."""
+    """grad_weight in parts [N, C', C], whose sum can wait, and grad_gates [B, H, C], both float32."""
     batch, channels, pixels = x.shape
     outputs, heads = weight.shape[0], gates.shape[1]
     group = triton.next_power_of_2(heads)
@@ -219,11 +198,12 @@ def parameter_gradients(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor) 
         batch, channels, outputs, pixels, images,
         heads, group, block_o, block_c, block_p, pixels <= block_p, num_warps=8 if block_o >= 128 else 4,
     )  # fmt: skip
-    return _sum_parts(weight_parts), _sum_parts(gates_parts)
+    return weight_parts, sum_parts(gates_parts)
 
 
 def backward(
     grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, folded: Tensor, grad_pooled: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, weight and gates. Where grad_pooled hangs on grad_gates, call the two halves in turn."""
-    return input_gradient(grad, folded, x.shape[1], grad_pooled), *parameter_gradients(grad, x, weight, gates)
+    weight_parts, grad_gates = parameter_gradients(grad, x, weight, gates)
+    return input_gradient(grad, folded, x.shape[1], grad_pooled), sum_parts(weight_parts), grad_gates

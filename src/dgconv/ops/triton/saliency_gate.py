@@ -1,9 +1,10 @@
-"""Pooling, saliency generator and gate as Triton kernels: two launches forward, two backward.
+"""Pooling, saliency generator and gate as Triton kernels: two launches forward, three backward.
 
     p = mean of x over the pixels                      [B, C]
     hidden = (W1[h] p)+                                [B, H, D]
     saliency = (W2[h] hidden + beta[h])+               [B, H, C]   (without the last + if signed)
     gates = saliency where kept, else 0                [B, H, C]
+    folded = W[o] gates[b, o % H]                      [B, C', C]  the weight of a 1x1 convolution, if there is one
 
 A head keeps its ``keep`` channels of greatest saliency, the lowest index winning a tie and NaN ranking last; with a
 threshold, the channels with ``abs(saliency) >= threshold``. The same rules as ``layers.gate``, everything in float32.
@@ -86,12 +87,13 @@ def _hidden(
 
 @triton.jit(do_not_specialize=["width"])
 def _gate_kernel(
-    pooled_ptr, weight1_ptr, weight2_ptr, bias_ptr, keep_ptr, threshold_ptr,
-    saliency_ptr, gates_ptr, hidden_ptr, kept_ptr, batch, heads, channels, width,
+    pooled_ptr, weight1_ptr, weight2_ptr, bias_ptr, keep_ptr, threshold_ptr, weight_ptr,
+    saliency_ptr, gates_ptr, hidden_ptr, kept_ptr, folded_ptr,
+    batch, heads, channels, width, outputs, folded_width,
     IMAGES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, ALL_C: tl.constexpr,
-    SIGNED: tl.constexpr, GLOBAL: tl.constexpr,
+    BLOCK_O: tl.constexpr, SIGNED: tl.constexpr, GLOBAL: tl.constexpr,
 ):  # fmt: skip
-    """One head of IMAGES images."""
+    """One head of IMAGES images. With BLOCK_O it folds the gates into that head's filters, so many at a time."""
     head, first = tl.program_id(0), tl.program_id(1) * IMAGES
     end = tl.minimum(first + IMAGES, batch)
     image, d = first + tl.arange(0, IMAGES), tl.arange(0, BLOCK_D)
@@ -113,23 +115,28 @@ def _gate_kernel(
         if not SIGNED:
             saliency = _relu(saliency)
         at = ((first + row) * heads + head)[:, None] * channels + n[None, :]
-        inside = stored[:, None] & (n < channels)[None, :]
-        tl.store(saliency_ptr + at, saliency, mask=inside)
-        if GLOBAL:
-            passes = tl.abs(saliency) >= tl.load(threshold_ptr)
-            tl.store(gates_ptr + at, tl.where(passes, saliency, 0.0), mask=inside)
-            tl.store(kept_ptr + at, passes, mask=inside)
+        tl.store(saliency_ptr + at, saliency, mask=stored[:, None] & (n < channels)[None, :])
 
-    if not GLOBAL:
-        tl.debug_barrier()  # the saliencies are read back, one image at a time, by other threads
-        keep = tl.load(keep_ptr).to(tl.int32)
-        c = tl.arange(0, ALL_C)
-        for one in range(first, end):
-            score_at = (one * heads + head) * channels + c
-            score = tl.load(saliency_ptr + score_at, mask=c < channels, other=0.0)
-            kept = _keep_greatest(score, c, channels, keep)
-            tl.store(gates_ptr + score_at, tl.where(kept, score, 0.0), mask=c < channels)
-            tl.store(kept_ptr + score_at, kept, mask=c < channels)
+    tl.debug_barrier()  # the saliencies are read back, one image at a time, by other threads
+    c = tl.arange(0, ALL_C)
+    for one in range(first, end):
+        at = (one * heads + head) * channels
+        score = tl.load(saliency_ptr + at + c, mask=c < channels, other=0.0)
+        if GLOBAL:
+            kept = tl.abs(score) >= tl.load(threshold_ptr)
+        else:
+            kept = _keep_greatest(score, c, channels, tl.load(keep_ptr).to(tl.int32))
+        gates = tl.where(kept, score, 0.0)
+        tl.store(gates_ptr + at + c, gates, mask=c < channels)
+        tl.store(kept_ptr + at + c, kept, mask=c < channels)
+        if BLOCK_O:
+            for start in range(0, outputs // heads, BLOCK_O):
+                filters = start + tl.arange(0, BLOCK_O)
+                o = tl.where(filters < outputs // heads, filters * heads + head, outputs)
+                weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
+                folded = (weight * gates[None, :]).to(folded_ptr.dtype.element_ty)
+                folded_at = (tl.cast(one, tl.int64) * outputs + o)[:, None] * folded_width + c[None, :]
+                tl.store(folded_ptr + folded_at, folded, mask=(o < outputs)[:, None] & (c < folded_width)[None, :])
 
 
 @triton.jit
@@ -174,48 +181,53 @@ def _grad_hidden_kernel(
 
 
 @triton.jit(do_not_specialize=["width"])
-def _grads_kernel(
-    grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, hidden_ptr, grad_hidden_ptr, pooled_ptr, weight1_ptr,
-    grad_pooled_ptr, grad_weight1_ptr, grad_weight2_ptr, grad_bias_ptr, batch, heads, channels, width,
+def _parameter_grads_kernel(
+    grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr, hidden_ptr, grad_hidden_ptr, pooled_ptr,
+    grad_weight1_ptr, grad_weight2_ptr, grad_bias_ptr, batch, heads, channels, width,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, SIGNED: tl.constexpr, BOTH: tl.constexpr,
 ):  # fmt: skip
-    """For a block of channels: the parameters of a head (rows 0..H-1 of the grid), or grad_pooled of ROWS images."""
+    """Of one head, for a block of channels: sums over the batch."""
     head, c = tl.program_id(1), tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     real = (c < channels)[None, :]
-    if head < heads:  # sums over the batch
-        d = tl.arange(0, BLOCK_D)
-        grad_weight1 = tl.zeros([BLOCK_D, BLOCK_C], tl.float32)
-        grad_weight2 = tl.zeros([BLOCK_C, BLOCK_D], tl.float32)
-        grad_bias = tl.zeros([BLOCK_C], tl.float32)
-        for start in range(0, batch, BLOCK_K):
-            image = start + tl.arange(0, BLOCK_K)
-            row, in_batch = (image * heads + head)[:, None], (image < batch)[:, None]  # row of [B*H, ...]
-            grad = _saliency_grad(
-                grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr,
-                row * channels + c[None, :], in_batch & real, SIGNED, BOTH,
-            )  # fmt: skip
-            pooled = tl.load(pooled_ptr + image[:, None] * channels + c[None, :], mask=in_batch & real, other=0.0)
-            units, in_units = row * width + d[None, :], in_batch & (d < width)[None, :]
-            hidden = tl.load(hidden_ptr + units, mask=in_units, other=0.0)
-            grad_hidden = tl.load(grad_hidden_ptr + units, mask=in_units, other=0.0)
-            grad_weight1 = tl.dot(tl.trans(grad_hidden), pooled, grad_weight1, input_precision=PRECISION)
-            grad_weight2 = tl.dot(tl.trans(grad), hidden, grad_weight2, input_precision=PRECISION)
-            grad_bias += tl.sum(grad, 0)
-        at1 = (head * width + d)[:, None] * channels + c[None, :]
-        tl.store(grad_weight1_ptr + at1, grad_weight1, mask=(d < width)[:, None] & real)
-        at2 = (head * channels + c)[:, None] * width + d[None, :]
-        tl.store(grad_weight2_ptr + at2, grad_weight2, mask=(c < channels)[:, None] & (d < width)[None, :])
-        tl.store(grad_bias_ptr + head * channels + c, grad_bias, mask=c < channels)
-    else:  # sums over the hidden units u of all heads: grad_hidden[b, u] W1[u, c]
-        b = (head - heads) * ROWS + tl.arange(0, ROWS)
-        grad_pooled = tl.zeros([ROWS, BLOCK_C], tl.float32)
-        for start_u in range(0, heads * width, BLOCK_K):
-            u = start_u + tl.arange(0, BLOCK_K)
-            grad_u = _load_tile(grad_hidden_ptr, b, u, batch, heads * width)
-            weight1 = _load_tile(weight1_ptr, u, c, heads * width, channels)
-            grad_pooled = tl.dot(grad_u, weight1, grad_pooled, input_precision=PRECISION)
-        at = b[:, None] * channels + c[None, :]
-        tl.store(grad_pooled_ptr + at, grad_pooled, mask=(b < batch)[:, None] & real)
+    d = tl.arange(0, BLOCK_D)
+    grad_weight1 = tl.zeros([BLOCK_D, BLOCK_C], tl.float32)
+    grad_weight2 = tl.zeros([BLOCK_C, BLOCK_D], tl.float32)
+    grad_bias = tl.zeros([BLOCK_C], tl.float32)
+    for start in range(0, batch, BLOCK_K):
+        image = start + tl.arange(0, BLOCK_K)
+        row, in_batch = (image * heads + head)[:, None], (image < batch)[:, None]  # row of [B*H, ...]
+        grad = _saliency_grad(
+            grad_gates_ptr, grad_saliency_ptr, saliency_ptr, kept_ptr,
+            row * channels + c[None, :], in_batch & real, SIGNED, BOTH,
+        )  # fmt: skip
+        pooled = tl.load(pooled_ptr + image[:, None] * channels + c[None, :], mask=in_batch & real, other=0.0)
+        units, in_units = row * width + d[None, :], in_batch & (d < width)[None, :]
+        hidden = tl.load(hidden_ptr + units, mask=in_units, other=0.0)
+        grad_hidden = tl.load(grad_hidden_ptr + units, mask=in_units, other=0.0)
+        grad_weight1 = tl.dot(tl.trans(grad_hidden), pooled, grad_weight1, input_precision=PRECISION)
+        grad_weight2 = tl.dot(tl.trans(grad), hidden, grad_weight2, input_precision=PRECISION)
+        grad_bias += tl.sum(grad, 0)
+    at1 = (head * width + d)[:, None] * channels + c[None, :]
+    tl.store(grad_weight1_ptr + at1, grad_weight1, mask=(d < width)[:, None] & real)
+    at2 = (head * channels + c)[:, None] * width + d[None, :]
+    tl.store(grad_weight2_ptr + at2, grad_weight2, mask=(c < channels)[:, None] & (d < width)[None, :])
+    tl.store(grad_bias_ptr + head * channels + c, grad_bias, mask=c < channels)
+
+
+@triton.jit(do_not_specialize=["units"])
+def _grad_pooled_kernel(
+    grad_hidden_ptr, weight1_ptr, grad_pooled_ptr, batch, channels, units, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """grad_pooled[b, c] = sum over the hidden units u of all heads of grad_hidden[b, u] W1[u, c], of ROWS images."""
+    b, c = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    grad_pooled = tl.zeros([ROWS, BLOCK_C], tl.float32)
+    for start in range(0, units, BLOCK_K):
+        u = start + tl.arange(0, BLOCK_K)
+        grad_u = _load_tile(grad_hidden_ptr, b, u, batch, units)
+        weight1 = _load_tile(weight1_ptr, u, c, units, channels)
+        grad_pooled = tl.dot(grad_u, weight1, grad_pooled, input_precision=PRECISION)
+    inside = (b < batch)[:, None] & (c < channels)[None, :]
+    tl.store(grad_pooled_ptr + b[:, None] * channels + c[None, :], grad_pooled, mask=inside)
 
 
 def _tile(batch: int, heads: int, channels: int, width: int) -> tuple[int, int, int]:
@@ -258,41 +270,94 @@ def forward(
 
     With a ``threshold`` the gate is the global one and ``keep`` is not read. Both stay on the device.
     """
+    return _forward(pooled, weight1, weight2, bias, keep, threshold, signed, weight=None, dtype=pooled.dtype)[:4]
+
+
+def forward_folded(
+    pooled: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None,
+    signed: bool, weight: Tensor, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The same, and the gates folded into ``weight`` [C', C]: [B, C', C rounded up] in ``dtype``, zero beyond C."""
+    return _forward(pooled, weight1, weight2, bias, keep, threshold, signed, weight, dtype)
+
+
+def _forward(
+    pooled: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None,
+    signed: bool, weight: Tensor | None, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     batch, (heads, width, channels) = pooled.shape[0], weight1.shape
     saliency = pooled.new_empty(batch, heads, channels)
     gates, hidden = torch.empty_like(saliency), pooled.new_empty(batch, heads, width)
     kept = torch.empty_like(saliency, dtype=torch.bool)
+    outputs = 0 if weight is None else weight.shape[0]
+    folded = pooled.new_empty((batch, outputs, triton.cdiv(channels, 16) * 16), dtype=dtype)  # its rows are aligned
     images, block_c, block_d = _tile(batch, heads, channels, width)
+    all_c, warps = _all_channels(channels), _warps(channels)
+    block_o = min(triton.next_power_of_2(outputs // heads), max(1, 1024 * warps // all_c)) if outputs else 0
     _gate_kernel[(heads, triton.cdiv(batch, images))](
         pooled.contiguous(), weight1.contiguous(), weight2.contiguous(), bias.contiguous(),
-        keep, keep if threshold is None else threshold, saliency, gates, hidden, kept, batch, heads, channels, width,
-        images, block_c, min(_all_channels(channels), TILE // 2 // block_d), block_d, _all_channels(channels),
-        signed, threshold is not None, num_warps=_warps(channels),
+        keep, keep if threshold is None else threshold, pooled if weight is None else weight.contiguous(),
+        saliency, gates, hidden, kept, folded, batch, heads, channels, width, outputs, folded.shape[2],
+        images, block_c, min(all_c, TILE // 2 // block_d), block_d, all_c, block_o,
+        signed, threshold is not None, num_warps=warps,
     )  # fmt: skip
-    return saliency, gates, hidden, kept
+    return saliency, gates, hidden, kept, folded
+
+
+class Backward:
+    """The gradients, one after another: what x waits for first, the parameters' whenever there is time.
+
+    ``grad_saliency`` comes from losses on the saliency itself.
+    """
+
+    def __init__(
+        self, grad_gates: Tensor, grad_saliency: Tensor | None, saliency: Tensor, kept: Tensor, hidden: Tensor,
+        pooled: Tensor, weight1: Tensor, weight2: Tensor, signed: bool,
+    ) -> None:  # fmt: skip
+        grad_gates = grad_gates.contiguous()
+        self.options = signed, grad_saliency is not None
+        grad_saliency = grad_gates if grad_saliency is None else grad_saliency.contiguous()
+        self.grads = (grad_gates, grad_saliency, saliency, kept, hidden)
+        self.pooled, self.weight1 = pooled, weight1.contiguous()
+        self.batch, (self.heads, self.width, self.channels) = pooled.shape[0], weight1.shape
+        sizes = self.batch, self.heads, self.channels, self.width
+        images, block_c, self.block_d = _tile(*sizes)
+        self.block_k, self.warps = 32 if self.block_d <= 128 else 16, 4 if self.block_d < 64 else 8
+        self.grad_hidden = torch.empty_like(hidden)
+        _grad_hidden_kernel[(self.heads, triton.cdiv(self.batch, images))](
+            *self.grads, weight2.contiguous(), self.grad_hidden, *sizes,
+            images, block_c, self.block_d, *self.options, num_warps=_warps(self.channels),
+        )  # fmt: skip
+
+    def of_pooled(self) -> Tensor:
+        grad_pooled = torch.empty_like(self.pooled)
+        grid = triton.cdiv(self.channels, 32), triton.cdiv(self.batch, ROWS.value)
+        _grad_pooled_kernel[grid](
+            self.grad_hidden, self.weight1, grad_pooled, self.batch, self.channels, self.heads * self.width,
+            self.block_k, 32, num_warps=self.warps,
+        )  # fmt: skip
+        return grad_pooled
+
+    def of_parameters(self) -> tuple[Tensor, Tensor, Tensor]:
+        """weight1, weight2 and bias."""
+        new, (heads, width, channels) = self.pooled.new_empty, self.weight1.shape
+        grads = new(heads, width, channels), new(heads, channels, width), new(heads, channels)
+        _parameter_grads_kernel[(triton.cdiv(channels, 32), heads)](
+            *self.grads, self.grad_hidden, self.pooled, *grads, self.batch, heads, channels, width,
+            self.block_k, 32, self.block_d, *self.options, num_warps=self.warps,
+        )  # fmt: skip
+        return grads
+
+    @property
+    def read(self) -> tuple[Tensor, ...]:
+        """What the parameters' gradients are made from."""
+        return *self.grads, self.grad_hidden, self.pooled
 
 
 def backward(
     grad_gates: Tensor, grad_saliency: Tensor | None, saliency: Tensor, kept: Tensor, hidden: Tensor, pooled: Tensor,
     weight1: Tensor, weight2: Tensor, signed: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of pooled, weight1, weight2 and bias; ``grad_saliency`` comes from losses on the saliency itself."""
-    batch, (heads, width, channels) = pooled.shape[0], weight1.shape
-    grad_gates = grad_gates.contiguous()
-    both = grad_saliency is not None
-    grad_saliency = grad_gates if grad_saliency is None else grad_saliency.contiguous()
-    grad_hidden, grad_pooled = torch.empty_like(hidden), torch.empty_like(pooled)
-    grad_weight1, grad_weight2 = pooled.new_empty(weight1.shape), pooled.new_empty(weight2.shape)
-    grad_bias = pooled.new_empty(heads, channels)
-    images, block_c, block_d = _tile(batch, heads, channels, width)
-    _grad_hidden_kernel[(heads, triton.cdiv(batch, images))](
-        grad_gates, grad_saliency, saliency, kept, hidden, weight2.contiguous(), grad_hidden,
-        batch, heads, channels, width, images, block_c, block_d, signed, both, num_warps=_warps(channels),
-    )  # fmt: skip
-    block_k, block_c = 32 if block_d <= 128 else 16, 32
-    _grads_kernel[(triton.cdiv(channels, block_c), heads + triton.cdiv(batch, ROWS.value))](
-        grad_gates, grad_saliency, saliency, kept, hidden, grad_hidden, pooled, weight1.contiguous(),
-        grad_pooled, grad_weight1, grad_weight2, grad_bias, batch, heads, channels, width,
-        block_k, block_c, block_d, signed, both, num_warps=4 if block_d < 64 else 8,
-    )  # fmt: skip
-    return grad_pooled, grad_weight1, grad_weight2, grad_bias
+    """Gradients of pooled, weight1, weight2 and bias."""
+    going_back = Backward(grad_gates, grad_saliency, saliency, kept, hidden, pooled, weight1, weight2, signed)
+    return going_back.of_pooled(), *going_back.of_parameters()
