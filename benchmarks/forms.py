@@ -7,6 +7,7 @@ trains one step and returns the loss. Warming up is the builder's work; what is 
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +18,7 @@ from masked_copies import MaskedCopiesConv2d
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, create_model
+from dgconv.ops.overlap import overlapping
 from dgconv.train import lasso_loss, take_saliencies
 
 AUTHORS = "authors"  # what all others are compared with
@@ -67,7 +69,8 @@ class TrainingStep:
     def __call__(self) -> Tensor:
         with torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
             loss = F.cross_entropy(self.model(self.x), self.target) + 1e-5 * self._take_lasso()
-        loss.backward()
+        with overlapping(self.x.device) if self.fused else nullcontext():  # as dgconv train does it
+            loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return loss.detach()
