@@ -3,19 +3,18 @@
     python docs/update_readme.py            # rewrite
     python docs/update_readme.py --check    # exit with 1 if the README is not up to date
 
-Results are run records in results/RECIPE/SEED: config.json and metrics.jsonl of a run folder. Measurements are in
-benchmarks/results.
+Measurements are in benchmarks/results. The results of training are in results, and ``dgconv results`` writes them too.
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 
-from dgconv import count_macs, create_model
 from dgconv.analysis.paper import compare_with_paper
-from dgconv.train.logs import read_metrics
-from dgconv.train.recipe import reported_of
+from dgconv.results.checkout import Checkout
+from dgconv.results.markdown import fill_section
+from dgconv.results.markdown import table as markdown
+from dgconv.results.page import readme_table
 
 ROOT = Path(__file__).resolve().parent.parent
 FORMS = {  # of the training step: how the benchmark calls them, and how the README does
@@ -26,41 +25,9 @@ FORMS = {  # of the training step: how the benchmark calls them, and how the REA
 }
 
 
-def markdown(heading: list[str], rows: list[list[str]]) -> str:
-    lines = [heading, ["---"] + ["---:"] * (len(heading) - 1), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def results() -> str:
-    """Every committed run record."""
-    heading = [
-        "recipe",
-        "top-1 error, one seed",
-        "paper",
-        "MACs (`authors`)",
-        "dense",
-        "epochs",
-        "on",
-    ]
-    folders = sorted(folder for folder in (ROOT / "results").glob("*/*") if folder.is_dir())
-    return markdown(heading, [run_row(folder) for folder in folders])
-
-
-def run_row(folder: Path) -> list[str]:
-    config = json.loads((folder / "config.json").read_text())
-    epochs = read_metrics(folder)
-    count = count_macs(create_model(**config["model"]), convention="authors")
-    reported = reported_of(config["recipe"]["name"])
-    in_paper = "not in it" if reported is None else f"{reported.error} %" if reported.error else "in a figure"
-    return [
-        f"`{config['recipe']['name']}`, seed {config['recipe']['seed']}, {config['recipe']['precision']}",
-        f"{epochs[-1]['test_error']:.2f} %",
-        in_paper,
-        f"{count.macs / 1e6:.1f}M",
-        f"{count.dense_macs / 1e6:.1f}M",
-        str(len(epochs)),
-        "{hardware}, {threads} threads, torch {torch}, {date}".format(**config["environment"]),
-    ]
+    """Every finished run of a recipe."""
+    return readme_table(Checkout(ROOT).groups)
 
 
 def steps() -> str:
@@ -158,10 +125,7 @@ def macs() -> str:
 
 def filled(text: str) -> str:
     for write in (results, inference, convolutions, steps, macs):
-        name, table = write.__name__, write()
-        pattern = rf"(<!-- begin: {name} -->\n).*?(<!-- end: {name} -->)"
-        text, count = re.subn(pattern, lambda found, t=table: f"{found[1]}\n{t}\n\n{found[2]}", text, flags=re.DOTALL)
-        assert count == 1, name
+        text = fill_section(text, write.__name__, write())
     return text
 
 

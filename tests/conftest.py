@@ -1,10 +1,15 @@
-"""Shared set-up."""
+"""Shared set-up: trained runs are in trained_runs.py, a browser for tests of pages is in browser.py."""
 
 import importlib
 import os
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # where the plugins are
+pytest_plugins = ["browser", "trained_runs"]
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported

@@ -14,8 +14,11 @@ from tyro.conf import Positional
 from .cli_compare import compare
 from .cli_deploy import bench, export
 from .cli_device import find_device
+from .cli_explore import explore
 from .cli_look import figures
 from .cli_output import console, show, show_each
+from .cli_report import report
+from .cli_results import results
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
 from .train.recipe import list_recipes, load_recipe, reported_of
@@ -220,7 +223,10 @@ def main(args: Sequence[str] | None = None) -> None:
         "export": export,
         "bench": bench,
         "figures": figures,
+        "explore": explore,
         "compare": compare,
+        "results": results,
+        "report": report,
     }
     try:
         if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe

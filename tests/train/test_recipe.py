@@ -10,7 +10,9 @@ from dgconv.models import list_models
 from dgconv.train.recipe import RECIPES, Recipe, Reported, list_recipes, load_recipe, reported_of
 
 RATES = {"_rate33": 1 / 3, "_rate50": 1 / 2, "": 3 / 4, "_rate83": 5 / 6, "_rate88": 7 / 8}
-CONDENSENET50 = [*(f"_dgc{rate}" for rate in RATES), "_dgcg", "_sgc", "_sgc_groups2", ""]
+CONDENSENET50 = [
+    *(f"_dgc{rate}" for rate in RATES), "_dgcg", "_sgc", "_sgc_groups2", "_lgc", "_lgc_condensation2", "",
+]  # fmt: skip
 EXPECTED = [
     *(f"{data}_condensenet50{method}" for data in ("cifar10", "cifar100") for method in CONDENSENET50),
     *(f"cifar10_condensenet50_dgc_heads{heads}" for heads in (1, 2, 8)),

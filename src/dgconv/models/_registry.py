@@ -81,9 +81,14 @@ def register_backbone(
     return register
 
 
-def list_models(pattern: str = "*") -> list[str]:
-    """Names that match a shell pattern, such as ``"resnet*_dgc"``."""
-    names = [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in METHODS]
+def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
+    """Names that match a shell pattern, such as ``"resnet*_dgc"``; with ``pretrained`` those that have weights."""
+    if pretrained:
+        from .pretrained import list_cards
+
+        names = list({card.model["name"] for card in list_cards().values()})
+    else:
+        names = [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in METHODS]
     return sorted(name for name in names if fnmatch(name, pattern))
 
 
@@ -92,6 +97,7 @@ def create_model(
     num_classes: int | None = None,
     conv_layer: ConvLayer | None = None,
     *,
+    pretrained: bool | str = False,
     prune: str | None = None,
     prune_rate: float | None = None,
     prune_budget: float | None = None,
@@ -106,6 +112,8 @@ def create_model(
         num_classes: default as in the paper, 10 or 1000.
         conv_layer: a layer of your own with ``nn.Conv2d``'s signature, where the method's would go. Such a model
             cannot be written to disk by name, so it has no ``config``.
+        pretrained: with trained weights, offline (:mod:`dgconv.models.pretrained`): True, or the name of the weights
+            where a model has several. Options must be those they were trained with, or left out.
         prune, prune_rate, prune_budget: static filter pruning of a dense network while it trains, see
             :func:`dgconv.pruning.attach_pruning`.
         widths: of the layers of a network that was cut, see :func:`dgconv.pruning.cut`.
@@ -116,6 +124,12 @@ def create_model(
     """
     if name not in list_models():
         raise unknown_name("model", name, list_models())
+    if pretrained:
+        from .pretrained import create_pretrained
+
+        pruning = {"prune": prune, "prune_rate": prune_rate, "prune_budget": prune_budget, "widths": widths}
+        wanted = {"num_classes": num_classes, "conv_layer": conv_layer, **pruning, **options}
+        return create_pretrained(name, pretrained, {key: value for key, value in wanted.items() if value is not None})
     backbone_name, _, method_name = name.partition("_")
     backbone, method = _BACKBONES[backbone_name], METHODS[method_name]
 

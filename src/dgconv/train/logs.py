@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from ..errors import UserError
 from ..models.storage import write_atomically
 
 METRICS = "metrics.jsonl"
@@ -37,8 +38,20 @@ def _is_odd(value: Any) -> bool:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """Of every epoch; None for what was no number."""
     path = folder / METRICS
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+
+
+def _read_line(line: str, where: str) -> dict[str, Any]:
+    try:
+        metrics = json.loads(line, parse_constant=lambda name: None)  # NaN, as older versions wrote it
+    except json.JSONDecodeError as error:
+        raise UserError(f"{where} is no JSON: {error}. Resume the run, which repairs it, or remove the line") from None
+    if not isinstance(metrics, dict):
+        raise UserError(f"{where} is {line[:40]!r}; expected the metrics of an epoch. Remove the line")
+    return metrics
 
 
 def _open_board(folder: Path, epochs_done: int) -> Any:

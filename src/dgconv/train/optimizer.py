@@ -5,7 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
 from ..layers.method import MethodLayer
+from ..layers.select import dynamic_layers
 from .recipe import Recipe
 
 
@@ -13,7 +15,7 @@ def make_optimizer(model: nn.Module, recipe: Recipe, device: torch.device) -> to
     """On a GPU one kernel, and the learning rate in a tensor: a schedule then reaches a graph captured before."""
     on_gpu = device.type == "cuda"
     optimizer = torch.optim.SGD(
-        _parameter_groups(model),
+        _parameter_groups(model, recipe.generator_weight_decay),
         lr=torch.tensor(recipe.learning_rate, device=device) if on_gpu else recipe.learning_rate,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
@@ -35,15 +37,24 @@ def momenta(model: nn.Module, optimizer: torch.optim.SGD) -> dict[str, Tensor]:
     }
 
 
-def _parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """All parameters, and apart from them those that a method wants without weight decay."""
-    undecayed = {
-        id(getattr(layer, name))
+def _parameter_groups(model: nn.Module, generator_weight_decay: float | None) -> list[dict[str, Any]]:
+    """All parameters, and apart from them those with a weight decay of their own.
+
+    These are what a method wants without any, and the saliency generators if the recipe names one for them.
+    """
+    own_decay = {
+        id(getattr(layer, name)): 0.0
         for layer in model.modules()
         if isinstance(layer, MethodLayer)
         for name in layer.undecayed
     }
-    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in undecayed]}]
-    if undecayed:
-        groups.append({"params": [p for p in model.parameters() if id(p) in undecayed], "weight_decay": 0.0})
+    if generator_weight_decay is not None:
+        generators = [layer.generator for _, layer in dynamic_layers(model)]
+        if not generators:
+            raise UserError("generator_weight_decay is for networks with dynamic layers (_dgc, _dgcg); leave it out")
+        own_decay |= {id(p): generator_weight_decay for generator in generators for p in generator.parameters()}
+    groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in own_decay]}]
+    for decay in sorted(set(own_decay.values())):
+        chosen = [p for p in model.parameters() if own_decay.get(id(p)) == decay]
+        groups.append({"params": chosen, "weight_decay": decay})
     return groups

@@ -1,30 +1,31 @@
 """A recipe: everything that decides how a network is trained. Ours are the TOML files in ``dgconv/recipes``."""
 
 import tomllib
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from importlib import resources
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import torch
 
 from ..data import Data, load_data
 from ..errors import UserError, unknown_name
+from ..layers.gate import KeepRule, TieRule
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, create_model
 from ..models.storage import read_config
 from ..pruning import PruningMethod
 from ..pruning.base import check_amount
 from .losses import LassoReading
+from .read_values import read_values
 
 MODEL_OPTIONS = (
-    "pruning_rate", "heads", "squeeze", "groups", "condensation", "density", "base_share", "target", "open_share",
+    "pruning_rate", "heads", "squeeze", "halve_squeeze", "per_head_init", "keep_rule", "tie_rule", "pre_norm",
+    "groups", "condensation", "density", "base_share", "target", "open_share",
     "stages", "growth", "width", "downsample", "stem_stride", "prune", "prune_rate", "prune_budget",
 )  # fmt: skip
 RECIPES = resources.files("dgconv") / "recipes"
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,16 @@ class Recipe:
     """Heads of each dynamic layer."""
     squeeze: int | None = None
     """Squeeze of the saliency generator."""
+    halve_squeeze: bool | None = None
+    """Halve it where a layer has few channels, as the authors' code does; default yes."""
+    per_head_init: bool | None = None
+    """Initial scale from the outputs of one head, as in the authors' code, or else from all; default yes."""
+    keep_rule: KeepRule | None = None
+    """How a fraction of a channel is rounded: ceil as in the paper, round as in the authors' code."""
+    tie_rule: TieRule | None = None
+    """Who goes when saliencies tie: the higher index, or drop all of them, as the authors' code does."""
+    pre_norm: bool | None = None
+    """A BN and ReLU in front of every dynamic layer of a ResNet, as the authors' code has; default no."""
     saliency_start: Literal["random", "ones"] = "random"
     """Where saliencies start: at random as in the paper, or all at 1, without which small ResNets overflow."""
     groups: int | None = None
@@ -105,6 +116,8 @@ class Recipe:
     learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    generator_weight_decay: float | None = None
+    """Weight decay of the saliency generators, if not that of all other weights."""
     lasso_weight: float = 1e-5
     """Weight lambda of the lasso loss."""
     lasso: LassoReading = "authors"
@@ -134,6 +147,8 @@ class Recipe:
         for name in ("learning_rate", "momentum", "weight_decay", "lasso_weight"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.generator_weight_decay is not None and not self.generator_weight_decay >= 0:
+            raise UserError(f"generator_weight_decay must not be negative, got {self.generator_weight_decay}")
         check_amount(self.prune_rate, self.prune_budget)
         if self.prune is None and (self.prune_rate is not None or self.prune_budget is not None):
             raise UserError("prune_rate and prune_budget say how much to prune; say also how, with prune")
@@ -176,7 +191,7 @@ class Recipe:
     @staticmethod
     def from_dict(values: dict[str, Any], source: str) -> "Recipe":
         """From what ``to_dict`` gave; ``source`` says where it was found."""
-        return _from_values(Recipe, values, f"the recipe of {source}")
+        return read_values(Recipe, values, f"the recipe of {source}")
 
     @staticmethod
     def of_run(folder: Path) -> "Recipe | None":
@@ -203,13 +218,13 @@ def load_recipe(name: str | Path) -> Recipe:
     values.pop("reported", None)
     if "name" in values:
         raise UserError(f"{file}: the key 'name' is not allowed, a recipe is called like its file. Remove it")
-    return replace(_from_values(Recipe, values, file), name=Path(file).stem)
+    return replace(read_values(Recipe, values, file), name=Path(file).stem)
 
 
 def reported_of(name: str | Path) -> Reported | None:
     """What the paper reports for a recipe; None where it reports nothing."""
     values, file = _read(name)
-    return _from_values(Reported, values["reported"], f"{file} [reported]") if "reported" in values else None
+    return read_values(Reported, values["reported"], f"{file} [reported]") if "reported" in values else None
 
 
 def _read(name: str | Path) -> tuple[dict[str, Any], str]:
@@ -232,57 +247,3 @@ def _read(name: str | Path) -> tuple[dict[str, Any], str]:
         return tomllib.loads(content.decode()), file
     except ValueError as error:  # not TOML, or not UTF-8
         raise UserError(f"{file} is not a TOML file: {error}") from None
-
-
-T = TypeVar("T", Recipe, Reported)
-
-
-def _from_values(target: type[T], values: Any, source: str) -> T:
-    """A dataclass from values out of a file, every key and type checked; ``source`` says which file."""
-    kinds = get_type_hints(target)
-    if not isinstance(values, dict):
-        raise UserError(f"{source} must be a table of keys and values, got {values!r}")
-    converted = {}
-    for key, value in values.items():
-        if key not in kinds:
-            raise UserError(f"{source}: {unknown_name('key', key, kinds)}")
-        try:
-            converted[key] = _convert(value, kinds[key])
-        except TypeError:
-            raise UserError(f"{source}: {key} must be {_describe(kinds[key])}, got {value!r}") from None
-    for field in fields(target):
-        if field.default is MISSING and field.name not in converted:
-            raise UserError(f"{source}: the key {field.name!r} is missing; it must be {_describe(kinds[field.name])}")
-    try:
-        return target(**converted)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-
-
-def _convert(value: Any, kind: Any) -> Any:
-    """The value as a field of this type holds it; a TypeError where it does not fit."""
-    if NoneType in get_args(kind):
-        return None if value is None else _convert(value, _without_none(kind))
-    if get_origin(kind) is Literal and value in get_args(kind):
-        return value
-    if get_origin(kind) is tuple and isinstance(value, list | tuple):
-        return tuple(_convert(item, get_args(kind)[0]) for item in value)
-    if kind is float and type(value) in (int, float):
-        return float(value)
-    if type(value) is kind:  # and not isinstance: True is no number here
-        return value
-    raise TypeError
-
-
-def _describe(kind: Any) -> str:
-    if NoneType in get_args(kind):
-        return _describe(_without_none(kind))
-    if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
-    if get_origin(kind) is tuple:
-        return "a list, each item " + _describe(get_args(kind)[0])
-    return KINDS[kind]
-
-
-def _without_none(kind: Any) -> Any:
-    return next(part for part in get_args(kind) if part is not NoneType)

@@ -98,7 +98,7 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
 def entitle(figure: "Figure", text: str) -> None:
     """Names of runs can be long: the letters are made as small as the longest line needs."""
     longest = max(map(len, text.splitlines()))
-    figure.suptitle(text, fontsize=min(TITLE_SIZE, TITLE_SIZE * TITLE_LETTERS / longest))
+    figure.suptitle(text, fontsize=min(TITLE_SIZE, TITLE_SIZE * TITLE_LETTERS / longest), parse_math=False)
 
 
 def in_millions(axes: "Axes") -> None:

@@ -33,9 +33,7 @@ def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors")
                 _draw_line(axes, model, members, number)
         axes.set(title=task, xlabel="MACs of one image, millions", ylabel="test error, %")
         in_millions(axes)
-        axes.margins(0.12)
-        axes.set_xlim(left=0)
-        axes.set_ylim(bottom=0)
+        axes.set(xlim=(0, 1.12 * axes.dataLim.xmax), ylim=(0, 1.12 * axes.dataLim.ymax))
     handles = {
         label: handle
         for axes in axes_grid.flat

@@ -1,0 +1,79 @@
+"""The command that writes a report."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from tyro.conf import Positional
+
+from .cli_device import find_device
+from .cli_output import console, show
+from .errors import UserError
+
+LARGE = 8_000_000  # bytes of a page
+
+
+def report(
+    runs: Positional[tuple[Path, ...]],
+    out: Path = Path("report.html"),
+    figures: bool = True,
+    only: tuple[str, ...] = (),
+    data_dir: str | None = None,
+    examples: int = 256,
+    json: bool = False,
+) -> None:
+    """Write one HTML file about runs: results beside the paper's, curves, figures, layers, recipe and environment.
+
+    The file needs no network and nothing beside it.
+
+    Args:
+        runs: Run folders. Several are set side by side.
+        out: File to write.
+        figures: Draw the figures, which takes most of the time.
+        only: Names of figures, to draw no others.
+        data_dir: Folder of the data set, if it is no longer where it was.
+        examples: Test images to look at one by one.
+        json: Print JSON instead of lines.
+    """
+    from .analysis.figures.style import check_matplotlib
+    from .analysis.run_folder import RunFolder
+    from .report import ALL_FIGURES, count_steps, gather, write_page
+
+    if not runs:
+        raise UserError("name at least one run folder")
+    if examples < 2:
+        raise UserError(f"examples must be at least 2, got {examples}")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
+    names = (only or ALL_FIGURES) if figures else ()
+    if names:
+        check_matplotlib()
+    device = find_device()
+    folders = [RunFolder(run, data_dir, device, examples) for run in runs]
+    columns = (BarColumn(30), TextColumn("{task.completed:.0f}/{task.total}"), TimeElapsedColumn())
+    with Progress(
+        *columns, TextColumn("{task.description}", markup=False), console=Console(stderr=True), transient=True
+    ) as progress:
+        task = progress.add_task("", total=count_steps(len(runs), names), completed=-1)
+        contents = gather(folders, figures=names, tell=lambda step: progress.update(task, advance=1, description=step))
+    size = write_page(contents, out)
+    missing = [
+        (section.folder, one) for section in contents.sections for one in section.missing + section.figures_left_out
+    ]
+    missing += [("", one) for one in contents.figures_left_out]
+    listing = {
+        "file": str(out),
+        "bytes": size,
+        "missing": [{"run": run, "what": one.what, "reason": one.reason} for run, one in missing],
+    }
+
+    def tell(_: object) -> None:
+        console.print(f"{out}: {size / 1e6:.1f} MB", soft_wrap=True, markup=False, highlight=False)
+        if size > LARGE:
+            console.print(
+                "That is much for a page; fewer runs, or --only with the names of a few figures, make it smaller"
+            )
+        if missing:
+            console.print(f"{len(missing)} things are not in it; it says which, and why")
+
+    show(listing, json, tell)

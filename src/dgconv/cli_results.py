@@ -1,0 +1,92 @@
+"""The command about what was found: records of runs, the pages written from them, and published weights."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from .cli_output import console, show
+from .errors import UserError
+
+if TYPE_CHECKING:
+    from .results.rows import Row
+
+
+def results(
+    add: tuple[Path, ...] = (),
+    publish: Path | None = None,
+    study: str | None = None,
+    check: bool = False,
+    unfinished: bool = False,
+    data_dir: str | None = None,
+    root: Path = Path("."),
+    json: bool = False,
+) -> None:
+    """Write docs/results.md and the README's result table from the run records in results/, and show them.
+
+    Args:
+        add: Run folders whose small files (config.json, metrics.jsonl) to copy into results/ first.
+        publish: Finished run whose weights to write into results/weights first, for create_model(pretrained=True).
+        study: Only show what one changed setting did: the folder in results/ to compare with.
+        check: Write nothing; exit with 1 if a page is not up to date.
+        unfinished: Let --add take runs that are not finished; they are named, and enter no mean.
+        data_dir: Folder of the data set, if it is no longer where it was when a run was trained.
+        root: The checkout of dgconv to work in.
+        json: Print JSON instead of a table.
+    """
+    from .results.checkout import Checkout
+    from .results.publish import publish as publish_weights
+    from .results.record import add_record
+    from .results.rows import all_rows
+    from .results.study import HEADINGS, find_base, study_of
+
+    if check and (add or publish):
+        raise UserError("--check writes nothing, so it cannot be used beside --add or --publish")
+    checkout = Checkout(root)
+    for run in add:
+        _tell(f"{run} -> {add_record(run, checkout.results, data_dir=data_dir, unfinished=unfinished)}")
+    if publish:
+        _tell(f"{publish} -> {publish_weights(publish, checkout, data_dir)}")
+    if check:
+        if outdated := checkout.outdated_pages():
+            names = ", ".join(str(path) for path in outdated)
+            print(f"dgconv: not up to date: {names}; write them with 'dgconv results'", file=sys.stderr)
+            sys.exit(1)
+        return
+    if study:
+        found = study_of(find_base(study, checkout.groups), checkout.groups)
+        show(found.to_dict(), json, lambda _: _print_table(found.title, HEADINGS, found.lines))
+        return
+    for path in checkout.write_pages():
+        _tell(f"written: {path}")
+    rows = all_rows(checkout.groups)
+    show([row.to_dict() for row in rows], json, lambda _: _print_rows(rows))
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _print_rows(rows: "list[Row]") -> None:
+    headings = ("recipe", "top-1 error", "seeds", "paper", "MACs,\n'paper'", "MACs,\n'authors'", "epochs")
+    lines = [
+        [
+            row.title, row.error, row.seeds, row.in_paper, row.macs("paper"), row.macs("authors"),
+            str(row.recipe.epochs),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    _print_table("Results", headings, lines)
+
+
+def _print_table(title: str, headings: Sequence[str], lines: list[list[str]]) -> None:
+    table = Table(title=title.replace("`", ""), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left", no_wrap=bool(number))
+    for line in lines:
+        table.add_row(*(escape(cell.replace("`", "")) for cell in line))
+    console.print(table)

@@ -1,0 +1,85 @@
+"""One trained network at several pruning rates."""
+
+import copy
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..analysis.image_cost import ImageCost
+from ..analysis.rate import set_rate
+from ..analysis.record import Recording, record
+from ..layers.select import dynamic_layers
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What one image got from a network, and what it chose."""
+
+    probabilities: Tensor  # [classes]
+    macs: float
+    kept: dict[str, Tensor]  # by layer: the channels that each head keeps, [H, C] bool
+
+
+class NetworkAtRate:
+    """The network at one pruning rate. It shares its weights with the others: only norms and gates are its own."""
+
+    def __init__(self, network: nn.Module, input_size: tuple[int, ...]) -> None:
+        self.network, self.input_size = network, input_size
+        self._cost = ImageCost(network, input_size)
+        self._running = Lock()  # whoever observes the gates must see one image only
+
+    @torch.no_grad()
+    def choose(self, x: Tensor) -> Choice:
+        """One image ``[3, height, width]``, normalised."""
+        kept: dict[str, Tensor] = {}
+
+        def note(name: str, saliency: Tensor, mask: Tensor) -> None:
+            kept[name] = mask[0].cpu()
+
+        with self._running, ExitStack() as stack:
+            for name, layer in dynamic_layers(self.network):
+                stack.enter_context(layer.gate.observed_by(partial(note, name)))
+            with self._cost:
+                logits = self.network(x[None])
+            return Choice(logits[0].float().softmax(0).cpu(), float(self._cost.macs[0]), kept)
+
+    def copy(self) -> nn.Module:
+        with self._running:
+            return copy.deepcopy(self.network, {id(weight): weight for weight in self.network.parameters()})
+
+    def at(self, rate: float, calibration: Tensor) -> "NetworkAtRate":
+        network = self.copy()
+        set_rate(network, rate, calibration)
+        return NetworkAtRate(network, self.input_size)
+
+    @torch.no_grad()
+    def record(self, batches: Iterable[Tensor]) -> Recording:
+        """What many images choose, on a copy, so that single ones need not wait."""
+        network = self.copy()
+        with record(network, examples=0) as recording:
+            for images in batches:
+                network(images)
+        return recording
+
+
+class Once:
+    """Makes each thing once, when it is first asked for; others that ask meanwhile wait for that one thing only."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, Any] = {}
+        self._being_made: dict[Any, Lock] = {}
+        self._looking_up = Lock()
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        with self._looking_up:
+            being_made = self._being_made.setdefault(key, Lock())
+        with being_made:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]

@@ -1,0 +1,145 @@
+"""The page behind a web server of its own, for this machine only."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ..errors import UserError
+from .images import MAX_BYTES, NoSuchImage, TooLarge
+from .page import live_page
+from .session import Session
+
+log = logging.getLogger(__name__)
+ADDRESS = "127.0.0.1"
+PATIENCE = 30  # seconds for somebody who sends slowly
+CHUNK = 1 << 16
+STATUS_OF = {NoSuchImage: HTTPStatus.NOT_FOUND, TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+Parameters = dict[str, str]
+
+
+class ExploreServer(ThreadingHTTPServer):
+    """``serve_forever`` answers until somebody stops it; port 0 takes any that is free."""
+
+    daemon_threads = True
+
+    def __init__(self, session: Session, ids: Sequence[str], port: int = 0) -> None:
+        if not 0 <= port <= 65535:
+            raise UserError(f"port {port} does not exist; give one from 1 to 65535, or 0 for any that is free")
+        self.session = session
+        self.page = live_page(session, ids).encode()
+        try:
+            super().__init__((ADDRESS, port), _Handler)
+        except OSError as error:
+            raise UserError(
+                f"cannot listen on port {port}: {error.strerror}. Give another --port, or 0 for any that is free"
+            ) from None
+        self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+
+    @property
+    def url(self) -> str:
+        return f"http://{ADDRESS}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # a browser that went away is no news
+            log.exception("a request failed")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ExploreServer
+    timeout = PATIENCE
+    server_version, sys_version = "dgconv", ""
+
+    def do_GET(self) -> None:
+        if urlsplit(self.path).path == "/" and self._is_ours():
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
+        else:
+            self._answer({"/api/look": self._look, "/api/average": self._average, "/api/image": self._image})
+
+    def do_POST(self) -> None:
+        self._answer({"/api/upload": self._upload})
+
+    def _look(self, given: Parameters) -> Any:
+        return self.server.session.look(_get(given, "image"), _number(given, "rate"))
+
+    def _average(self, given: Parameters) -> Any:
+        return self.server.session.average(_number(given, "rate"))
+
+    def _image(self, given: Parameters) -> Any:
+        session = self.server.session
+        return session.show(session.images.of_test_set(_get(given, "number")))
+
+    def _upload(self, given: Parameters) -> Any:
+        session = self.server.session
+        return session.show(session.images.upload(self._read_body()))
+
+    def _answer(self, answers: dict[str, Callable[[Parameters], Any]]) -> None:
+        """JSON: what one of the functions gives, or ``{"error": message}`` with a status that says whose fault."""
+        url = urlsplit(self.path)
+        status, content = HTTPStatus.OK, None
+        try:
+            if not self._is_ours():
+                status, content = HTTPStatus.FORBIDDEN, {"error": f"this page is only to be had at {self.server.url}"}
+            elif url.path not in answers:
+                status, content = HTTPStatus.NOT_FOUND, {"error": f"there is no {self.command} {url.path[:80]} here"}
+            else:
+                content = answers[url.path]({name: values[-1] for name, values in parse_qs(url.query).items()})
+        except UserError as error:
+            status, content = STATUS_OF.get(type(error), HTTPStatus.BAD_REQUEST), {"error": str(error)}
+        except OSError:  # the browser's connection
+            raise
+        except Exception:
+            log.exception("%s %s failed", self.command, url.path)
+            message = "this should not have happened; the terminal where dgconv explore runs says more"
+            status, content = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": message}
+        self._send(status, "application/json", json.dumps(content).encode())
+
+    def _is_ours(self) -> bool:
+        """Asked for by our own name, and not by a page of somebody else's: no foreign site gets in by DNS rebinding."""
+        origin = self.headers.get("Origin")
+        return self.headers.get("Host") in self.server.hosts and (
+            origin is None or origin.removeprefix("http://") in self.server.hosts
+        )
+
+    def _read_body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            raise UserError("the request does not say how long it is; send the file as its body")
+        if int(length) > MAX_BYTES:
+            self._discard(min(int(length), 4 * MAX_BYTES))  # a browser listens only after it has sent
+            raise TooLarge(f"your file has {int(length):,} bytes; at most {MAX_BYTES:,} are accepted. Make it smaller")
+        return self.rfile.read(int(length))
+
+    def _discard(self, length: int) -> None:
+        while length > 0 and (chunk := self.rfile.read(min(CHUNK, length))):
+            length -= len(chunk)
+
+    def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """The terminal is for what matters."""
+
+
+def _get(given: Parameters, name: str) -> str:
+    if name not in given:
+        raise UserError(f"the request lacks {name!r}")
+    return given[name]
+
+
+def _number(given: Parameters, name: str) -> float:
+    text = _get(given, name)
+    try:
+        return float(text)
+    except ValueError:
+        raise UserError(f"{name} must be a number, got {text[:40]!r}") from None

@@ -1,0 +1,32 @@
+"""A report shows what can be had, and says what cannot and why."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Missing:
+    what: str
+    reason: str
+
+
+def attempt(what: str, get: Callable[[], T], missing: list[Missing]) -> T | None:
+    """What ``get`` gives; None if the run does not allow it, which is then noted."""
+    try:
+        return get()
+    except UserError as error:
+        missing.append(Missing(what, str(error)))
+        return None
+
+
+def by_reason(missing: list[Missing]) -> dict[str, list[str]]:
+    """Things that are missing for the same reason, told together."""
+    grouped: dict[str, list[str]] = {}
+    for one in missing:
+        grouped.setdefault(one.reason, []).append(one.what)
+    return grouped

@@ -1,0 +1,65 @@
+"""The page: contents into the template, with its style and script inside, and onto the disk."""
+
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from ..errors import UserError
+from ..models.storage import write_atomically
+from .contents import Contents
+from .curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart_data
+from .missing import by_reason
+
+FILES = resources.files("dgconv") / "report"
+
+
+def render(contents: Contents) -> str:
+    """One HTML document that needs nothing else. Everything from run folders is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("dgconv", "report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"millions": millions, "duration": duration, "by_reason": by_reason, "microseconds": micro}
+    environment.globals["box"] = {
+        "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM,
+    }  # fmt: skip
+    page = environment.get_template("page.html").render(
+        contents=contents,
+        style=Markup((FILES / "page.css").read_text()),
+        script=Markup((FILES / "page.js").read_text()),
+        chart_data=Markup(chart_data(contents.charts, [section.title for section in contents.sections])),
+    )
+    return page.lstrip()
+
+
+def write_page(contents: Contents, file: Path) -> int:
+    """Whole or not at all; returns the number of bytes."""
+    page = render(contents).encode()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, page)
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}. Name another file with --out") from None
+    return len(page)
+
+
+def millions(count: float) -> str:
+    """With as many digits as say something: 0.0004M, 30.02M, 1814.1M."""
+    value = count / 1e6
+    return f"{value:.4f}M" if value < 1 else f"{value:.2f}M" if value < 100 else f"{value:,.1f}M"
+
+
+def micro(seconds: float) -> str:
+    return f"{1e6 * seconds:,.1f}"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -1,0 +1,1 @@
+"""Results: committed run records, the pages written from them, and published weights."""

@@ -1,0 +1,60 @@
+"""A working copy of the repository: the run records in it, and the pages that are written from them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import UserError
+from ..models.pretrained import IN_CHECKOUT, list_cards
+from ..models.storage import write_atomically
+from .groups import Group, group_records
+from .markdown import fill_section
+from .page import PAGE, readme_table, results_page
+from .record import Record, read_records
+
+README, SECTION = "README.md", "results"
+
+
+@dataclass(frozen=True)
+class Checkout:
+    root: Path
+
+    def __post_init__(self) -> None:
+        if not self.results.is_dir() or not (self.root / README).is_file():
+            raise UserError(
+                f"{self.root.absolute()} is no checkout of dgconv: it has no {self.results.name}/ or no {README}. "
+                "Run this in one, or name it with --root"
+            )
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results"
+
+    @property
+    def weights(self) -> Path:
+        return self.root / IN_CHECKOUT
+
+    @cached_property
+    def records(self) -> list[Record]:
+        return read_records(self.results)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return group_records(self.records)
+
+    def outdated_pages(self) -> dict[Path, str]:
+        """Pages that do not hold what the records say, and what they should hold."""
+        page, readme = self.root / PAGE, self.root / README
+        texts = {
+            page: results_page(self.groups, list_cards(self.weights)),
+            readme: fill_section(readme.read_text(), SECTION, readme_table(self.groups)),
+        }
+        return {path: text for path, text in texts.items() if not path.exists() or path.read_text() != text}
+
+    def write_pages(self) -> list[Path]:
+        """Those that were outdated."""
+        outdated = self.outdated_pages()
+        for path, text in outdated.items():
+            path.parent.mkdir(exist_ok=True)
+            write_atomically(path, text.encode())
+        return list(outdated)

@@ -1,0 +1,59 @@
+"""What the paper claims about its networks on CIFAR, each a comparison of two recipes, and whether our runs agree."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from .groups import Group, difference
+from .wanted import Wanted, groups_of
+
+HEADINGS = ("the paper's claim", "better", "than", "difference ± standard error", "in our runs")
+SURE = 2  # standard errors from which a difference is taken for real
+
+
+@dataclass(frozen=True)
+class Claim:
+    what: str
+    better: str  # recipes
+    than: str
+
+    def line(self, groups: list[Group]) -> list[str]:
+        """As text, in the order of ``HEADINGS``."""
+        better, than = (_most_seeds(name, groups) for name in (self.better, self.than))
+        cells = [self.what, f"`{self.better}`", f"`{self.than}`"]
+        if better is None or than is None:
+            return [*cells, "", "missing"]
+        delta, error = difference(than, better)
+        holds = "holds" if delta < 0 else "does not hold"
+        if error is None:
+            return [*cells, f"{delta:+.2f}", f"{holds}, too few seeds to be sure"]
+        if abs(delta) < SURE * error:
+            holds = "undecided, within the noise"
+        return [*cells, f"{delta:+.2f} ± {error:.2f}", holds]
+
+
+def _most_seeds(name: str, groups: list[Group]) -> Group | None:
+    finished = [group for group in groups_of(Wanted(name), groups) if group.finished]
+    return max(finished, key=lambda group: len(group.finished), default=None)
+
+
+CLAIMS = (
+    *(
+        Claim(what, f"{data}_condensenet50_{better}", f"{data}_condensenet50{than}")
+        for what, better, than in (
+            ("less work, lower error: DGC at 1/3 against the undivided network", "dgc_rate33", ""),
+            ("dynamic groups against learned ones", "dgc", "_lgc"),
+            ("dynamic groups against standard ones", "dgc", "_sgc"),
+            ("learned groups against standard ones", "lgc", "_sgc"),
+        )
+        for data in ("cifar10", "cifar100")
+    ),
+    *(
+        Claim("one global threshold against one a head", f"{data}_condensenet86_dgcg", f"{data}_condensenet86_dgc")
+        for data in ("cifar10", "cifar100")
+    ),
+    Claim("four heads against one", "cifar10_condensenet50_dgc", "cifar10_condensenet50_dgc_heads1"),
+    *(
+        Claim("the error rises with the pruning rate", f"cifar10_condensenet50_{low}", f"cifar10_condensenet50_{high}")
+        for low, high in pairwise(["dgc_rate33", "dgc_rate50", "dgc", "dgc_rate83", "dgc_rate88"])
+    ),
+)

@@ -1,0 +1,91 @@
+"""Records that differ in nothing but their seed are one result: a mean and a spread."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+
+from ..analysis.plan import Cost, reported_for
+from ..train.recipe import Recipe, Reported
+from .record import Record, as_text, changes_of, settings_of
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe, changed alike or not at all. Errors are in percent, of the test images after the last epoch.
+
+    Only ``finished`` runs count; ``unfinished`` ones are only told of.
+    """
+
+    finished: list[Record]
+    unfinished: list[Record]
+
+    @property
+    def recipe(self) -> Recipe:
+        return (self.finished or self.unfinished)[0].recipe
+
+    @property
+    def name(self) -> str:
+        return self.recipe.run_name
+
+    @property
+    def changes(self) -> str:
+        """What was set otherwise than in the recipe of that name; empty for the recipe as it is."""
+        return ", ".join(f"{name} {as_text(value)}" for name, value in changes_of(self.recipe).items())
+
+    @property
+    def errors(self) -> dict[int, float]:
+        """By seed."""
+        return {record.seed: record.error for record in self.finished}
+
+    @property
+    def error(self) -> float:
+        return statistics.mean(self.errors.values())
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; None for one."""
+        return statistics.stdev(self.errors.values()) if len(self.errors) > 1 else None
+
+    @property
+    def reported(self) -> Reported | None:
+        return reported_for(self.recipe)
+
+    @property
+    def cost(self) -> Cost:
+        """Of the first, and the mean of what was measured where they differ."""
+        costs = [record.cost for record in self.finished or self.unfinished]
+        macs = {key: statistics.mean(cost.macs[key] for cost in costs) for key in costs[0].macs}
+        return Cost(costs[0].parameters, macs, costs[0].dense_macs)
+
+    @property
+    def pruned_share(self) -> float | None:
+        """Of the saliencies, measured on all test images."""
+        shares = [record.metrics[-1]["pruned_share"] for record in self.finished]
+        return None if not shares or None in shares else statistics.mean(shares)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of one training, the mean over seeds."""
+        times = [record.seconds for record in self.finished if record.seconds is not None]
+        return statistics.mean(times) if times else None
+
+
+def group_records(records: Iterable[Record]) -> list[Group]:
+    """In the order of their first records."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        groups[f"{record.recipe.run_name} {settings_of(record.recipe)}"].append(record)
+    return [
+        Group([r for r in members if r.is_finished], [r for r in members if not r.is_finished])
+        for members in groups.values()
+    ]
+
+
+def difference(base: Group, other: Group) -> tuple[float, float | None]:
+    """Of the mean errors, and its standard error; None where one of them has a single seed."""
+    delta = other.error - base.error
+    if base.spread is None or other.spread is None:
+        return delta, None
+    return delta, sqrt(base.spread**2 / len(base.errors) + other.spread**2 / len(other.errors))

@@ -1,0 +1,144 @@
+"""The text of ``docs/results.md`` and of the result table in the README."""
+
+from collections.abc import Iterable
+
+from ..models.pretrained import ModelCard
+from ..train.recipe import list_recipes
+from .claims import CLAIMS
+from .claims import HEADINGS as CLAIM_HEADINGS
+from .groups import Group
+from .markdown import table
+from .rows import Row, all_rows, other_rows, rows_for
+from .study import HEADINGS as STUDY_HEADINGS
+from .study import find_studies
+from .wanted import TABLES, WantedTable, all_wanted, groups_of, missing_seeds
+
+PAGE = "docs/results.md"
+
+INTRO = """\
+# Results
+
+Written by `dgconv results` from the run records in [`results`](../results): `config.json` and `metrics.jsonl` of every
+run, nothing rounded. No figure here is typed by hand, and no run is left out.
+
+- **Error** is the top-1 error on all test images after the last epoch (never the best epoch): the mean over seeds ±
+  their standard deviation. Unfinished runs are named and enter no mean.
+- **Paper** is what the paper prints; many of its results are only points in a figure.
+- **MACs** are those of one image in both conventions of counting (`dgconv.analysis.macs`): at the target rate, and with
+  one global threshold (DGC-G) as measured on test images. **Pruned** is the share of saliencies that was left out.
+- **Time** is that of one training. Networks trained side by side on one GPU share it: alone, each would take less.
+"""
+
+
+def readme_table(groups: list[Group]) -> str:
+    """Every finished run of a recipe of ours as it is; what is missing and what was varied is on the page."""
+    heading = [
+        "recipe", "top-1 error", "seeds", "paper", "MACs, `paper`", "MACs, `authors`", "dense", "epochs", "precision",
+        "trained on",
+    ]  # fmt: skip
+    rows = [
+        [
+            row.title, row.error, row.seeds, row.in_paper, row.macs("paper"), row.macs("authors"),
+            row.dense_macs("authors"), str(row.recipe.epochs), row.recipe.precision, _trained_on(row),
+        ]
+        for row in all_rows(groups)
+        if row.group and row.group.finished and row.recipe.name in list_recipes() and not row.group.changes
+    ]  # fmt: skip
+    missing = sum(len(missing_seeds(wanted, groups)) for wanted in all_wanted())
+    runs = sum(len(wanted.seeds) for wanted in all_wanted())
+    what = "The mean over seeds ± their standard deviation, after the last epoch; dense MACs as `authors`."
+    link = f"[{PAGE}]({PAGE}) has every run and study, and the {missing} of {runs} runs that are missing."
+    return f"{table(heading, rows)}\n\n{what}\n{link}"
+
+
+def results_page(groups: list[Group], cards: dict[str, ModelCard]) -> str:
+    parts = [INTRO, *(_wanted_section(wanted, groups) for wanted in TABLES)]
+    claims = table(CLAIM_HEADINGS, [claim.line(groups) for claim in CLAIMS], left=3)
+    parts.append(f"## What the paper claims\n\n{claims}\n")
+    if others := other_rows(groups):
+        parts.append(f"## Other runs\n\nNot among the tables above, or changed.\n\n{_result_table(others)}\n")
+    if studies := find_studies(groups):
+        sections = [f"### {study.title}\n\n{table(STUDY_HEADINGS, study.lines)}\n" for study in studies]
+        parts.append("## One factor at a time\n\n" + "\n".join(sections))
+    if trained := [row for row in all_rows(groups) if row.group and row.group.finished]:
+        parts.append(f"## How they were trained\n\n{_training_table(trained)}\n")
+    parts.append(f"## Missing\n\n{_missing(groups)}\n")
+    if cards:
+        parts.append(f"## Trained weights\n\n{_weights(cards)}\n")
+    return "\n".join(parts)
+
+
+def _wanted_section(wanted: WantedTable, groups: list[Group]) -> str:
+    rows = [row for recipe in wanted.rows for row in rows_for(recipe, groups)]
+    return f"## {wanted.title}\n\n{wanted.about}\n\n{_result_table(rows)}\n{_notes(rows)}"
+
+
+def _result_table(rows: list[Row]) -> str:
+    heading = [
+        "recipe", "top-1 error", "by seed", "paper", "ours less the paper's", "MACs, `paper`", "MACs, `authors`",
+        "dense, `authors`", "pruned",
+    ]  # fmt: skip
+    cells = [
+        [
+            row.title, row.error, row.by_seed, row.in_paper, row.against_paper, row.macs("paper"), row.macs("authors"),
+            row.dense_macs("authors"), row.pruned,
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return table(heading, cells)
+
+
+def _notes(rows: list[Row]) -> str:
+    """Where the paper's figures are from."""
+    notes = []
+    for name, reported in {row.recipe.run_name: row.reported for row in rows}.items():
+        if reported and reported.error is not None:
+            macs = f" at {reported.macs / 1e6:g}M MACs" if reported.macs else ""
+            note = f"; {reported.note}" if reported.note else ""
+            notes.append(f"- `{name}`: {reported.error:.2f} %{macs}, {reported.where}{note}.")
+    return "\n" + "\n".join(notes) + "\n" if notes else ""
+
+
+def _training_table(rows: list[Row]) -> str:
+    heading = ["recipe", "seeds", "precision", "epochs", "batch", "time", "dgconv", "trained on"]
+    cells = [
+        [
+            row.title, row.seeds, row.recipe.precision, str(row.recipe.epochs), str(row.recipe.batch_size), row.time,
+            _once(record.version for record in row.group.finished), _trained_on(row),
+        ]
+        for row in rows
+        if row.group
+    ]  # fmt: skip
+    return table(heading, cells)
+
+
+def _missing(groups: list[Group]) -> str:
+    """What to run for the tables to be whole."""
+    lines = []
+    for wanted in all_wanted():
+        if seeds := missing_seeds(wanted, groups):
+            found = max(groups_of(wanted, groups), key=lambda group: len(group.finished), default=None)
+            precision = f" --precision {found.recipe.precision}" if found else ""
+            lines.append(f"dgconv train {wanted.recipe} --seeds {' '.join(map(str, seeds))} --data-dir DIR{precision}")
+    return "```sh\n" + "\n".join(lines) + "\n```" if lines else "Nothing."
+
+
+def _weights(cards: dict[str, ModelCard]) -> str:
+    heading = ["weights", "model", "data", "top-1 error", "MACs, `authors`", "parameters", "seed"]
+    rows = [
+        [
+            f"`{name}`", f"`{card.model['name']}`", card.data, f"{card.error:.2f} %",
+            f"{card.macs['authors'] / 1e6:.1f}M", f"{card.parameters / 1e6:.2f}M", str(card.seed),
+        ]
+        for name, card in cards.items()
+    ]  # fmt: skip
+    use = "`dgconv.create_model(MODEL, pretrained=WEIGHTS)` loads them; the card beside each says what it is."
+    return f"{use}\n\n{table(heading, rows, left=3)}"
+
+
+def _trained_on(row: Row) -> str:
+    return _once(record.trained_on for record in row.group.finished) if row.group else ""
+
+
+def _once(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts))

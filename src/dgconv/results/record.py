@@ -1,0 +1,153 @@
+"""A run record: what is kept of a run for good, ``config.json`` and ``metrics.jsonl`` in ``results/RECIPE/seedN``."""
+
+import json
+from dataclasses import replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from ..analysis.mac_rules import needs_images
+from ..analysis.plan import Cost, DataFacts, count_cost
+from ..analysis.run_folder import RunFolder
+from ..analysis.summary import summarize
+from ..errors import UserError
+from ..models.storage import CONFIG, write_atomically
+from ..train.logs import METRICS
+from ..train.recipe import MODEL_OPTIONS, Recipe, list_recipes, load_recipe
+
+NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # of a recipe, what changes no result
+
+
+class Record(RunFolder):
+    """A run folder of which only the small files are needed."""
+
+    @property
+    def seed(self) -> int:
+        return self.recipe.seed
+
+    @property
+    def epochs_done(self) -> int:
+        return min(len(self.metrics), int(self.config.get("epochs_done", 0)))
+
+    @property
+    def is_finished(self) -> bool:
+        return self.epochs_done == self.recipe.epochs
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the whole training; None where it was timed without waiting for the device, as it once was."""
+        if "first_step_seconds" not in self.metrics[0]:
+            return None
+        return float(sum(epoch["seconds"] for epoch in self.metrics))
+
+    @property
+    def trained_on(self) -> str:
+        environment = self.config.get("environment")
+        return "{hardware}, torch {torch}, {date}".format(**environment) if environment else "not known"
+
+    @property
+    def version(self) -> str:
+        """Of dgconv."""
+        return str(self.config.get("dgconv", "not known"))
+
+    @cached_property
+    def cost(self) -> Cost:
+        """Counted; where only the trained network can tell, as measured when the record was made."""
+        *_, side = self.input_size
+        counted = count_network(self.recipe, self.config["model"]["num_classes"], side)
+        measured = self.config.get("measured_macs")
+        return replace(counted, macs=measured) if measured else counted
+
+
+def count_network(recipe: Recipe, classes: int, side: int) -> Cost:
+    """What the network of a recipe costs; counted once for all recipes with the same network."""
+    options = {name: getattr(recipe, name) for name in MODEL_OPTIONS}
+    return _count_network(Recipe(model=recipe.model, **options), DataFacts(0, classes, side))
+
+
+_count_network = cache(count_cost)
+
+
+def settings_of(recipe: Recipe) -> dict[str, Any]:
+    """Everything about a recipe that may change a result, but the seed."""
+    return {name: value for name, value in recipe.to_dict().items() if name not in NO_SETTINGS}
+
+
+def changes_between(base: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The settings in which two recipes differ, as they are in the one and in the other."""
+    before, after = settings_of(base), settings_of(other)
+    return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+def changes_of(recipe: Recipe) -> dict[str, Any]:
+    """What was set otherwise than in the recipe of that name. Not the precision, which belongs to the hardware."""
+    if recipe.name not in list_recipes():
+        return {}
+    changes = changes_between(load_recipe(recipe.name), recipe)
+    return {name: new for name, (_, new) in changes.items() if name != "precision"}
+
+
+def as_text(value: Any) -> str:
+    """Of a setting."""
+    if isinstance(value, list | tuple):
+        return "-".join(map(str, value))
+    return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def read_records(results: Path) -> list[Record]:
+    """All there are in a results folder, in the order of their names and seeds."""
+    folders = [path.parent for path in results.glob(f"*/*/{CONFIG}")]
+    records = [Record(folder) for folder in folders]
+    return sorted(records, key=lambda record: (record.recipe.run_name.split("_"), record.folder.parent, record.seed))
+
+
+def add_record(run: Path, results: Path, *, data_dir: str | None = None, unfinished: bool = False) -> Path:
+    """Copy the record of a run into a results folder; where it now is.
+
+    Nothing is rounded. Only the folder of the data set is left out, and where the MACs depend on the images or on what
+    was pruned, those of the trained network are measured and written beside the rest.
+    """
+    record = Record(run, data_dir)
+    if not record.is_finished and not unfinished:
+        raise UserError(
+            f"{run} is not finished: {record.epochs_done} of {record.recipe.epochs} epochs. "
+            f"Go on with 'dgconv train --resume {run}', or add it as it is with --unfinished"
+        )
+    config = record.config | {"recipe": record.config["recipe"] | {"data_dir": None}}
+    if record.has_weights and (record.recipe.prune or needs_images(record.untrained_model)):
+        config["measured_macs"] = summarize(record.model, record.data, error=record.error, pruning_rate=None).macs
+    content = {
+        CONFIG: (json.dumps(config, indent=2) + "\n").encode(),
+        METRICS: (run / METRICS).read_bytes(),
+    }
+    target = _free_place(results, record, content)
+    target.mkdir(parents=True, exist_ok=True)
+    for name, data in content.items():
+        write_atomically(target / name, data)
+    return target
+
+
+def place_of(results: Path, recipe: Recipe, *, with_precision: bool = False) -> Path:
+    """Where its record belongs: a folder for the recipe and what was changed about it, and in it one for the seed."""
+    changes = changes_of(recipe) | ({"precision": recipe.precision} if with_precision else {})
+    name = recipe.run_name + "".join(f"+{setting}={as_text(value)}" for setting, value in changes.items())
+    if Path(name).name != name:
+        raise UserError(f"a run called {name!r} cannot have a folder in {results}; train it under another --name")
+    return results / name / f"seed{recipe.seed}"
+
+
+def _free_place(results: Path, record: Record, content: dict[str, bytes]) -> Path:
+    """One where nothing is, or this record already, or an earlier state of this very run.
+
+    The first precision a recipe is trained in takes the plain name, another one is named.
+    """
+    place = place_of(results, record.recipe)
+    others = [Record(path.parent) for path in place.parent.glob(f"*/{CONFIG}")]
+    if any(other.recipe.precision != record.recipe.precision for other in others):
+        place = place_of(results, record.recipe, with_precision=True)
+    if not (place / METRICS).exists() or content[METRICS].startswith((place / METRICS).read_bytes()):
+        return place
+    raise UserError(
+        f"{place} holds the record of another run, so {record.folder} was not added. "
+        "Remove that one first if this one is to take its place, or train under another --seed or --name"
+    )

@@ -1,0 +1,109 @@
+"""One factor at a time: runs whose recipes differ in a single setting, found by comparing the records."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import unknown_name
+from ..train.recipe import list_recipes
+from .groups import Group, difference
+from .record import as_text, changes_between, changes_of
+from .rows import Row
+from .wanted import all_wanted, groups_of
+
+HEADINGS = ("what changed", "top-1 error", "difference ± standard error", "seeds")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """What changed against the base of a study, and by how much the error did."""
+
+    setting: str
+    before: str
+    after: str
+    group: Group
+    difference: float
+    standard_error: float | None
+
+    @property
+    def what(self) -> str:
+        return f"{self.setting}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True)
+class Study:
+    base: Group
+    factors: list[Factor]
+
+    @property
+    def title(self) -> str:
+        recipe = self.base.recipe
+        return f"{Row.of_group(self.base).title}, {recipe.epochs} epochs, {recipe.precision}"
+
+    @property
+    def lines(self) -> list[list[str]]:
+        """As text, in the order of ``HEADINGS``; the base first."""
+        base = Row.of_group(self.base)
+        lines = [["nothing", base.error, "", base.seeds]]
+        for factor in self.factors:
+            row = Row.of_group(factor.group)
+            error = "" if factor.standard_error is None else f" ± {factor.standard_error:.2f}"
+            lines.append([factor.what, row.error, f"{factor.difference:+.2f}{error}", row.seeds])
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "base": self.base.name,
+            "epochs": self.base.recipe.epochs,
+            "errors": self.base.errors,
+            "factors": [
+                {
+                    "setting": factor.setting,
+                    "before": factor.before,
+                    "after": factor.after,
+                    "errors": factor.group.errors,
+                    "difference": factor.difference,
+                    "standard_error": factor.standard_error,
+                }
+                for factor in self.factors
+            ],
+        }
+
+
+def study_of(base: Group, groups: list[Group]) -> Study:
+    """Every finished group that differs from the base in one setting, whatever it is called."""
+    factors = []
+    for group in groups:
+        changes = changes_between(base.recipe, group.recipe)
+        if group.finished and len(changes) == 1:
+            [(setting, (before, after))] = changes.items()
+            values = as_text(before), as_text(after)
+            factors.append(Factor(setting, *values, group, *difference(base, group)))
+    return Study(base, sorted(factors, key=lambda factor: (factor.setting, factor.after)))
+
+
+def find_base(name: str, groups: list[Group]) -> Group:
+    """By the name of its folder in results, such as 'digits' or 'digits+epochs=5'."""
+    by_folder = {record.folder.parent.name: group for group in groups for record in group.finished}
+    if name not in by_folder:
+        raise unknown_name("base of a study", name, by_folder)
+    return by_folder[name]
+
+
+def find_studies(groups: list[Group]) -> list[Study]:
+    """Of every recipe of ours, as it is or only shortened, that has been varied in one setting.
+
+    Other recipes in the tables are no variations, though they may differ in one setting.
+    """
+    bases: dict[tuple[str, int], Group] = {}
+    for group in groups:
+        key = group.name, group.recipe.epochs
+        is_plain = group.name in list_recipes() and set(changes_of(group.recipe)) <= {"epochs"}
+        if is_plain and len(group.finished) > len(bases[key].finished if key in bases else []):
+            bases[key] = group
+    in_tables = [group for wanted in all_wanted() for group in groups_of(wanted, groups)]
+    studies = []
+    for base in bases.values():
+        others = [g for g in groups if g.recipe.epochs == base.recipe.epochs]
+        others = [g for g in others if g.name == base.name or g not in in_tables]
+        studies.append(study_of(base, others))
+    return [study for study in studies if study.factors]

@@ -1,0 +1,94 @@
+"""The runs that the result pages are to show, table by table; what has no record yet is listed as missing."""
+
+from dataclasses import dataclass
+
+from .groups import Group
+
+SEEDS = (0, 1, 2)  # of the results that others are measured by
+ONE_SEED = (0,)
+NOT_NEEDED = ()  # shown if it is there
+
+
+@dataclass(frozen=True)
+class Wanted:
+    recipe: str
+    seeds: tuple[int, ...] = ONE_SEED
+
+
+@dataclass(frozen=True)
+class WantedTable:
+    title: str
+    about: str
+    rows: tuple[Wanted, ...]
+
+
+def _condensenet50(data: str) -> tuple[Wanted, ...]:
+    name = f"{data}_condensenet50"
+    return (
+        Wanted(name, SEEDS),
+        Wanted(f"{name}_sgc", SEEDS),
+        Wanted(f"{name}_lgc", SEEDS),
+        Wanted(f"{name}_dgc", SEEDS),
+        Wanted(f"{name}_dgcg"),
+        Wanted(f"{name}_sgc_groups2", NOT_NEEDED),
+        Wanted(f"{name}_lgc_condensation2", NOT_NEEDED),
+        Wanted(f"{name}_dgc_rate50"),
+        Wanted(f"{name}_dgc_rate33", SEEDS),
+    )
+
+
+TABLES = (
+    WantedTable(
+        "CondenseNet-50 on CIFAR-10",
+        "Undivided, with standard (SGC), learned (LGC) and dynamic group convolution, and DGC-G with one threshold.",
+        _condensenet50("cifar10"),
+    ),
+    WantedTable("CondenseNet-50 on CIFAR-100", "The same.", _condensenet50("cifar100")),
+    WantedTable(
+        "CondenseNet-86",
+        "Pruning rate 3/4, 300 epochs.",
+        tuple(
+            Wanted(f"{data}_condensenet86_{method}") for data in ("cifar10", "cifar100") for method in ("dgc", "dgcg")
+        ),
+    ),
+    WantedTable("MobileNetV2 on CIFAR-10", "DGC-1, pruning rate 0.65.", (Wanted("cifar10_mobilenetv2_dgc_1"),)),
+    WantedTable(
+        "How many heads",
+        "CondenseNet-50-DGC on CIFAR-10 at pruning rate 3/4 with 1, 2, 4 and 8 heads. The paper finds 4 the best.",
+        (
+            Wanted("cifar10_condensenet50_dgc_heads1"),
+            Wanted("cifar10_condensenet50_dgc_heads2"),
+            Wanted("cifar10_condensenet50_dgc", SEEDS),
+            Wanted("cifar10_condensenet50_dgc_heads8"),
+        ),
+    ),
+    WantedTable(
+        "How much to leave out",
+        "CondenseNet-50-DGC on CIFAR-10 with 4 heads at pruning rates 1/3, 1/2, 3/4, 5/6 and 7/8. "
+        "The paper finds the error to rise with the rate.",
+        (
+            Wanted("cifar10_condensenet50_dgc_rate33", SEEDS),
+            Wanted("cifar10_condensenet50_dgc_rate50"),
+            Wanted("cifar10_condensenet50_dgc", SEEDS),
+            Wanted("cifar10_condensenet50_dgc_rate83"),
+            Wanted("cifar10_condensenet50_dgc_rate88"),
+        ),
+    ),
+)
+
+
+def all_wanted() -> list[Wanted]:
+    """Each recipe once."""
+    return list({row.recipe: row for table in TABLES for row in table.rows}.values())
+
+
+def groups_of(wanted: Wanted, groups: list[Group]) -> list[Group]:
+    """The runs of a recipe as it is, one group for each precision."""
+    return [group for group in groups if group.name == wanted.recipe and not group.changes]
+
+
+def missing_seeds(wanted: Wanted, groups: list[Group]) -> list[int]:
+    """Seeds to train until one precision has as many as are wanted; other seeds than the wanted ones count too."""
+    done = max((set(group.errors) for group in groups_of(wanted, groups)), key=len, default=set())
+    left = [seed for seed in wanted.seeds if seed not in done]
+    return left[: max(0, len(wanted.seeds) - len(done))]

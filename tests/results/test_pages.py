@@ -1,0 +1,249 @@
+"""The pages written from records: every figure is that of the records, every missing run is named."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from dgconv import count_macs, create_model
+from dgconv.cli import main
+from dgconv.errors import UserError
+from dgconv.results.checkout import Checkout
+from dgconv.results.claims import CLAIMS, Claim
+from dgconv.results.groups import difference, group_records
+from dgconv.results.markdown import fill_section, table
+from dgconv.results.page import readme_table, results_page
+from dgconv.results.record import read_records
+from dgconv.results.study import find_base, find_studies, study_of
+from dgconv.results.wanted import SEEDS, TABLES, Wanted, all_wanted, missing_seeds
+from dgconv.train.recipe import list_recipes, load_recipe, reported_of
+
+DGC, DENSE = "cifar10_condensenet50_dgc_rate33", "cifar10_condensenet50"
+
+
+def groups_in(checkout):
+    return group_records(read_records(checkout.results))
+
+
+def row_of(page, start):
+    """The cells of the only line that starts so."""
+    [line] = [line for line in page.splitlines() if line.startswith(f"| {start} |")]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def section(page, title):
+    return page.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_seeds_become_a_mean_and_a_spread(checkout, add):
+    errors = {0: 5.5, 1: 6.25, 2: 5.8}
+    for seed, error in errors.items():
+        add(error, name=DGC, seed=seed, seconds=2.0)
+    [group] = groups_in(checkout)
+    assert group.errors == errors
+    mean, spread = statistics.mean(errors.values()), statistics.stdev(errors.values())
+    page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
+    _, error, by_seed, paper, less, macs, authors, dense, pruned = row_of(page, f"`{DGC}`")
+    assert error == f"{mean:.2f} % ± {spread:.2f}"
+    assert by_seed == "5.50 (0), 6.25 (1), 5.80 (2)"
+    reported = reported_of(DGC)
+    assert (paper, less) == (f"{reported.error} %", f"{mean - reported.error:+.2f}")
+    model = create_model("condensenet50_dgc", pruning_rate=load_recipe(DGC).pruning_rate)
+    for convention, cell in (("paper", macs), ("authors", authors)):
+        assert cell == f"{count_macs(model, convention=convention).macs / 1e6:.1f}M"
+    assert dense == f"{count_macs(model, convention='authors').dense_macs / 1e6:.1f}M"
+    assert pruned == "0.700"
+    assert f"- `{DGC}`: {reported.error} % at 51M MACs, {reported.where}." in page
+    trained = row_of(section(results_page(groups_in(checkout), {}), "How they were trained"), f"`{DGC}`")
+    assert trained[1:6] == ["0, 1, 2", "float32", "150", "64", "5.0 min"]
+
+
+def test_unfinished_runs_are_named_and_enter_no_mean(checkout, add):
+    add(6.0, name=DENSE)
+    add(80.0, name=DENSE, seed=1, done=10)
+    add(70.0, name=DGC, done=20)
+    page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
+    assert row_of(page, f"`{DENSE}`")[1:3] == ["6.00 %", "6.00 (0), unfinished (1)"]
+    assert row_of(page, f"`{DGC}`")[1:3] == ["unfinished, 20 of 150 epochs", "unfinished (0)"]
+    assert missing_seeds(Wanted(DENSE, SEEDS), groups_in(checkout)) == [1, 2]
+
+
+def test_missing_runs_are_listed_with_their_command(checkout, add):
+    add(6.0, name=DENSE, seed=1, precision="bfloat16")
+    add(4.4, name="cifar10_condensenet86_dgcg", precision="bfloat16")
+    page = results_page(groups_in(checkout), {})
+    missing = section(page, "Missing")
+    assert f"dgconv train {DENSE} --seeds 0 2 --data-dir DIR --precision bfloat16" in missing.splitlines()
+    assert "cifar10_condensenet86_dgcg" not in missing
+    for wanted in all_wanted():
+        assert f"| `{wanted.recipe}` |" in page or not wanted.seeds
+    assert row_of(section(page, "CondenseNet-86"), "`cifar10_condensenet86_dgc`")[1] == "missing"
+
+
+def test_other_seeds_count_as_well(checkout, add):
+    for seed in (7, 8, 0):
+        add(6.0, name=DENSE, seed=seed)
+    assert missing_seeds(Wanted(DENSE, SEEDS), groups_in(checkout)) == []
+    assert missing_seeds(Wanted(DENSE, (0, 1, 2, 3)), groups_in(checkout)) == [1]
+
+
+def test_precisions_are_not_mixed(checkout, add):
+    add(6.0, name=DENSE)
+    add(7.0, name=DENSE, precision="bfloat16", seed=1)
+    assert sorted(group.error for group in groups_in(checkout)) == [6.0, 7.0]
+
+
+def test_every_wanted_recipe_exists_and_the_tables_ask_for_what_the_paper_has():
+    assert {wanted.recipe for wanted in all_wanted()} <= set(list_recipes("cifar*"))
+    assert {claim.better for claim in CLAIMS} | {claim.than for claim in CLAIMS} <= {w.recipe for w in all_wanted()}
+    heads, rates = TABLES[-2:]
+    assert [load_recipe(row.recipe).heads or 4 for row in heads.rows] == [1, 2, 4, 8]
+    assert [load_recipe(row.recipe).pruning_rate for row in rates.rows] == [1 / 3, 1 / 2, 3 / 4, 5 / 6, 7 / 8]
+
+
+@pytest.mark.parametrize(
+    ("better", "than", "verdict"),
+    [
+        ([5.0, 5.1], [6.0, 6.1], "holds"),
+        ([6.0, 6.1], [5.0, 5.1], "does not hold"),
+        ([5.0, 6.0], [5.1, 6.1], "undecided, within the noise"),
+        ([5.0], [6.0, 6.1], "holds, too few seeds to be sure"),
+        ([], [6.0], "missing"),
+    ],
+)
+def test_claims(checkout, add, better, than, verdict):
+    for name, errors in ((DGC, better), (DENSE, than)):
+        for seed, error in enumerate(errors):
+            add(error, name=name, seed=seed)
+    assert Claim("less work", DGC, DENSE).line(groups_in(checkout))[-1] == verdict
+
+
+def test_a_study_finds_what_differs_in_one_setting(checkout, add):
+    for seed, error in enumerate((2.0, 2.2)):
+        add(error, seed=seed)
+        add(error + 0.5, seed=seed, lasso="paper")
+    add(3.0, per_head_init=False)
+    add(9.0, lasso="paper", per_head_init=False)  # two settings
+    add(8.0, precision="bfloat16")
+    add(7.0, epochs=5)
+    add(6.0, epochs=5, lasso="paper")
+    add(1.0, lasso_weight=1e-4, done=3)  # unfinished
+    groups = groups_in(checkout)
+    study = study_of(find_base("digits", groups), groups)
+    assert {factor.what: factor.difference for factor in study.factors} == {
+        "epochs: 30 → 5": pytest.approx(4.9),
+        "lasso: authors → paper": pytest.approx(0.5),
+        "per_head_init: default → False": pytest.approx(0.9),
+        "precision: float32 → bfloat16": pytest.approx(5.9),
+    }
+    lasso = study.factors[1]
+    spread = statistics.stdev((2.0, 2.2))
+    assert lasso.standard_error == pytest.approx((2 * spread**2 / 2) ** 0.5)
+    assert study.factors[2].standard_error is None
+    short = study_of(find_base("digits+epochs=5", groups), groups)
+    assert [factor.what for factor in short.factors] == ["epochs: 5 → 30", "lasso: authors → paper"]
+
+    full, shortened = find_studies(groups)
+    assert "epochs" not in {factor.setting for factor in full.factors + shortened.factors}
+    assert len(full.factors) == 3
+    page = section(results_page(groups, {}), "One factor at a time")
+    assert row_of(page.partition("5 epochs")[0], "lasso: authors → paper")[1:] == [
+        f"{2.6:.2f} % ± {spread:.2f}", f"{0.5:+.2f} ± {lasso.standard_error:.2f}", "0, 1",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match=r"unknown base of a study 'digit'. Did you mean 'digits'"):
+        find_base("digit", groups)
+
+
+def test_recipes_of_the_tables_are_no_variations_of_each_other(checkout, add):
+    add(6.0, name=DGC)
+    add(6.5, name="cifar10_condensenet50_dgc")
+    groups = groups_in(checkout)
+    assert find_studies(groups) == []
+    assert [f.setting for f in study_of(find_base(DGC, groups), groups).factors] == ["pruning_rate"]
+
+
+def test_difference(checkout, add):
+    add(2.0)
+    add(2.5, lasso="paper")
+    base, other = groups_in(checkout)
+    assert difference(base, other) == (0.5, None)
+
+
+def test_the_command_writes_both_pages_and_checks_them(checkout, add, capsys):
+    add(2.5)
+    root = ["--root", str(checkout.root)]
+    with pytest.raises(SystemExit) as exit:
+        main(["results", "--check", *root])
+    assert exit.value.code == 1
+    assert "docs/results.md" in capsys.readouterr().err
+    assert not (checkout.root / "docs").exists()
+    main(["results", *root, "--json"])
+    rows = {row["recipe"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["digits"]["errors"] == {"0": 2.5}
+    assert rows[DGC]["error"] is None
+    readme = (checkout.root / "README.md").read_text()
+    assert row_of(readme, "`digits`")[1:4] == ["2.50 %", "0", "not in it"]
+    assert readme.startswith("# Title\n")
+    assert readme.endswith("\nThe end.\n")
+    main(["results", "--check", *root])
+    add(3.5, seed=1)
+    with pytest.raises(SystemExit):
+        main(["results", "--check", *root])
+
+
+def test_the_readme_shows_our_recipes_as_they_are(checkout, add):
+    add(2.0)
+    add(3.0, lasso="paper")
+    add(1.0, name="digits", seed=5, done=2)
+    readme = readme_table(groups_in(checkout))
+    assert [line for line in readme.splitlines() if line.startswith("| `")] == [
+        "| `digits` | 2.00 % | 0 | not in it | 7.8M | 8.3M | 14.2M | 30 | float32 | a GPU, torch 2.0, 2020-01-01 |"
+    ]
+    runs = sum(len(wanted.seeds) for wanted in all_wanted())
+    assert f"the {runs} of {runs} runs that are missing" in readme
+
+
+def test_the_command_adds_and_studies(checkout, write_run, capsys):
+    runs = [write_run("one", 2.0), write_run("two", 3.0, lasso="paper")]
+    main(["results", "--add", *map(str, runs), "--root", str(checkout.root)])
+    capsys.readouterr()
+    main(["results", "--study", "digits", "--root", str(checkout.root)])
+    out = capsys.readouterr().out
+    assert "lasso: authors → paper" in out
+    assert "+1.00" in out
+    main(["results", "--study", "digits", "--root", str(checkout.root), "--json"])
+    [factor] = json.loads(capsys.readouterr().out)["factors"]
+    assert (factor["setting"], factor["difference"]) == ("lasso", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--root", "NOWHERE"], "is no checkout of dgconv"),
+        (["--check", "--add", "run"], "--check writes nothing"),
+        (["--add", "NOWHERE"], "is not a run folder"),
+        (["--publish", "NOWHERE"], "is not a run folder"),
+        (["--study", "nothing"], "unknown base of a study 'nothing'"),
+    ],
+)
+def test_wrong_use(checkout, tmp_path, capsys, arguments, message):
+    arguments = [argument.replace("NOWHERE", str(tmp_path / "nowhere")) for argument in arguments]
+    if "--root" not in arguments:
+        arguments += ["--root", str(checkout.root)]
+    with pytest.raises(SystemExit) as exit:
+        main(["results", *arguments])
+    assert exit.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_markdown():
+    assert table(["a", "b"], [["c", "1"]]) == "| a | b |\n| --- | ---: |\n| c | 1 |"
+    page = "x\n<!-- begin: s -->\nold\n<!-- end: s -->\ny\n"
+    assert fill_section(page, "s", r"new \1") == "x\n<!-- begin: s -->\n\nnew \\1\n\n<!-- end: s -->\ny\n"
+    with pytest.raises(UserError, match=r"one section .*: t .* it has 0"):
+        fill_section(page, "t", "new")
+
+
+def test_our_own_pages_are_up_to_date():
+    assert Checkout(Path(__file__).parents[2]).outdated_pages() == {}

@@ -1,0 +1,170 @@
+"""Published weights: a trained network goes out with its card and comes back as it was."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import dgconv
+from dgconv.cli import main
+from dgconv.errors import UserError
+from dgconv.models import load_model
+from dgconv.models.pretrained import weights_folder
+from dgconv.results import publish as publishing
+from dgconv.results.checkout import Checkout
+from dgconv.results.publish import publish
+from dgconv.results.record import Record, add_record
+from dgconv.train import Recipe, train
+
+SMALL = {"name": "tiny", "stages": (1, 1), "growth": (4, 8), "epochs": 1, "batch_size": 256, "seed": 3}
+OPTIONS = {"stages": (1, 1), "growth": (4, 8)}
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    train(Recipe(**SMALL), folder)
+    return folder
+
+
+@pytest.fixture
+def published(tiny_run, checkout, monkeypatch):
+    """The checkout with the weights of the tiny run, where dgconv looks for weights."""
+    add_record(tiny_run, checkout.results)
+    publish(tiny_run, checkout)
+    monkeypatch.setenv("DGCONV_WEIGHTS", str(checkout.weights))
+    return checkout
+
+
+def test_comes_back_as_it_was(published, tiny_run):
+    x = torch.randn(4, 3, 32, 32)
+    expected = load_model(tiny_run)(x)
+    for options in ({}, {"num_classes": 10}, OPTIONS):
+        model = dgconv.create_model("condensenet20_dgc", pretrained=True, **options)
+        assert model.training, "as every new model"
+        torch.testing.assert_close(model.eval()(x), expected, rtol=0, atol=0)
+    assert model.config == {"name": "condensenet20_dgc", "num_classes": 10, "stages": [1, 1], "growth": [4, 8]}
+    by_name = dgconv.create_model("condensenet20_dgc", pretrained="tiny").eval()
+    torch.testing.assert_close(by_name(x), expected, rtol=0, atol=0)
+    assert dgconv.list_models(pretrained=True) == ["condensenet20_dgc"]
+    assert dgconv.list_models("resnet*", pretrained=True) == []
+
+
+def test_by_command(tiny_run, checkout, monkeypatch, capsys):
+    main(["results", "--add", str(tiny_run), "--publish", str(tiny_run), "--root", str(checkout.root)])
+    assert str(checkout.weights / "tiny.safetensors") in capsys.readouterr().err
+    assert "`tiny`" in (checkout.root / "docs" / "results.md").read_text()
+    monkeypatch.setenv("DGCONV_WEIGHTS", str(checkout.weights))
+    assert dgconv.create_model("condensenet20_dgc", pretrained=True).num_classes == 10
+
+
+def test_by_default_from_the_checkout(monkeypatch):
+    monkeypatch.delenv("DGCONV_WEIGHTS", raising=False)
+    assert weights_folder() == Path(__file__).parents[2] / "results" / "weights"
+
+
+def test_the_card_says_what_it_is(published, tiny_run):
+    card = json.loads((published.weights / "tiny.json").read_text())
+    record = Record(tiny_run)
+    assert card["error"] == record.error == record.metrics[-1]["test_error"]
+    assert card["sha256"] == hashlib.sha256((tiny_run / "model.safetensors").read_bytes()).hexdigest()
+    assert (card["data"], card["recipe"], card["seed"], card["epochs"]) == ("digits", "tiny", 3, 1)
+    assert (card["mean"], card["std"]) == (list(record.data.mean), list(record.data.std))
+    assert card["classes"] == [str(digit) for digit in range(10)]
+    for convention in ("paper", "authors"):
+        assert card["macs"][convention] == dgconv.count_macs(record.untrained_model, convention=convention).macs
+    assert card["parameters"] == sum(p.numel() for p in record.untrained_model.parameters())
+    assert card["dgconv"] == dgconv.__version__
+    published.write_pages()
+    page = (published.root / "docs" / "results.md").read_text()
+    assert f"| `tiny` | `condensenet20_dgc` | digits | {record.error:.2f} % |" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("resnet20", {"pretrained": True}, r"no pretrained weights of resnet20.*DGCONV_WEIGHTS.*tiny \(condensenet20"),
+        ("condensenet20_dgc", {"pretrained": "huge"}, "no pretrained weights of condensenet20_dgc called 'huge'"),
+        ("condensenet20", {"pretrained": "tiny"}, "no pretrained weights of condensenet20 called 'tiny'"),
+        ("condensenet20_dgc", {"pretrained": True, "num_classes": 5}, "num_classes 10, not 5.*reset_classifier"),
+        ("condensenet20_dgc", {"pretrained": True, "stages": (2, 2)}, r"stages \[1, 1\], not \(2, 2\)"),
+        ("condensenet20_dgc", {"pretrained": True, "heads": 2}, "heads as it is by default, not 2"),
+        ("condensenet20_dgc", {"pretrained": True, "conv_layer": torch.nn.Conv2d}, "conv_layer as it is by default"),
+    ],
+)
+def test_what_does_not_fit_is_refused(published, name, options, message):
+    with pytest.raises(UserError, match=message):
+        dgconv.create_model(name, **options)
+
+
+def test_no_weights_at_all(tmp_path, monkeypatch):
+    monkeypatch.setenv("DGCONV_WEIGHTS", str(tmp_path))
+    with pytest.raises(UserError, match="There are: none at all"):
+        dgconv.create_model("resnet20", pretrained=True)
+    assert dgconv.list_models(pretrained=True) == []
+
+
+def test_several_weights_of_a_model(published):
+    for suffix in ("json", "safetensors"):
+        (published.weights / f"twin.{suffix}").write_bytes((published.weights / f"tiny.{suffix}").read_bytes())
+    with pytest.raises(UserError, match=r"2 sets of weights fit.* pretrained='tiny' or pretrained='twin'"):
+        dgconv.create_model("condensenet20_dgc", pretrained=True)
+    dgconv.create_model("condensenet20_dgc", pretrained="twin")
+
+
+def test_damage_is_noticed(published):
+    file, card = published.weights / "tiny.safetensors", published.weights / "tiny.json"
+    values, content = json.loads(card.read_text()), bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is not the file its card describes: the SHA-256 differs"):
+        dgconv.create_model("condensenet20_dgc", pretrained=True)
+    file.unlink()
+    with pytest.raises(UserError, match=r"tiny\.safetensors cannot be read: No such file"):
+        dgconv.create_model("condensenet20_dgc", pretrained=True)
+    card.write_text(json.dumps(values | {"input_size": [3, 16, 16]}))
+    with pytest.raises(UserError, match="trained on 3 x 16 x 16 images, but condensenet20_dgc is made for 3 x 32 x 32"):
+        dgconv.create_model("condensenet20_dgc", pretrained=True)
+    card.write_text("{}")
+    with pytest.raises(UserError, match=r"tiny\.json is not a model card"):
+        dgconv.create_model("condensenet20_dgc", pretrained=True)
+
+
+def test_weights_of_another_network(published):
+    """The card and the file agree, but the network was since built otherwise."""
+    card = published.weights / "tiny.json"
+    values = json.loads(card.read_text())
+    values["model"]["growth"] = [8, 8]
+    card.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="does not fit condensenet20_dgc as this version of dgconv builds it"):
+        dgconv.create_model("condensenet20_dgc", pretrained=True)
+
+
+def test_only_finished_recorded_small_runs_are_published(tiny_run, checkout, write_run, head_folder, monkeypatch):
+    with pytest.raises(UserError, match=r"the record of .* is not in .*dgconv results --add"):
+        publish(tiny_run, checkout)
+    with pytest.raises(UserError, match="is not finished: 4 of 30 epochs"):
+        publish(write_run("half", 50.0, done=4), checkout)
+    without_weights = write_run("no weights", 2.0)
+    add_record(without_weights, checkout.results)
+    add_record(head_folder, checkout.results)
+    add_record(tiny_run, checkout.results)
+    fresh = Checkout(checkout.root)
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
+        publish(without_weights, fresh)
+    with pytest.raises(UserError, match=r"trained on \[3, 16, 16\] images, but condensenet20_dgc is made for"):
+        publish(head_folder, fresh)
+    monkeypatch.setattr(publishing, "LARGEST", (tiny_run / "model.safetensors").stat().st_size - 1)
+    with pytest.raises(UserError, match="MiB are published here"):
+        publish(tiny_run, fresh)
+    assert not checkout.weights.exists()
+
+
+def test_other_weights_are_not_overwritten(published, tiny_run):
+    fresh = Checkout(published.root)
+    assert publish(tiny_run, fresh) == published.weights / "tiny.safetensors"  # again, unchanged
+    (published.weights / "tiny.safetensors").write_bytes(b"others")
+    with pytest.raises(UserError, match="holds other weights; remove it first"):
+        publish(tiny_run, fresh)

@@ -1,0 +1,123 @@
+"""What the paper leaves open can be set from a recipe or the command line, and by default nothing changes."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dgconv import create_model, dynamic_layers
+from dgconv.errors import UserError
+from dgconv.train import Recipe
+from dgconv.train.optimizer import make_optimizer
+from dgconv.train.recipe import load_recipe
+from dgconv.train_arguments import parse_train
+
+CPU = torch.device("cpu")
+SMALL = {"stages": (1, 1), "growth": (20, 20)}  # dynamic layers with 40 and 60 inputs
+
+
+def layers_of(**options):
+    torch.manual_seed(0)
+    return [layer for _, layer in dynamic_layers(Recipe(**SMALL, **options).build_model(10))]
+
+
+def test_by_default_the_network_is_the_one_of_its_name():
+    torch.manual_seed(0)
+    expected = create_model("condensenet20_dgc", num_classes=10).state_dict()
+    torch.manual_seed(0)
+    found = Recipe().build_model(10).state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_initial_scale():
+    per_head, undivided = layers_of()[0], layers_of(per_head_init=False)[0]
+    assert torch.allclose(per_head.weight, math.sqrt(per_head.heads) * undivided.weight)
+    assert torch.equal(layers_of(per_head_init=True)[0].weight, per_head.weight)
+
+
+def test_keep_count_and_ties():
+    assert [int(layer.gate.keep) for layer in layers_of(pruning_rate=0.55)] == [18, 27]
+    assert [int(layer.gate.keep) for layer in layers_of(pruning_rate=0.54)] == [19, 28]  # 18.4 and 27.6
+    assert [int(layer.gate.keep) for layer in layers_of(pruning_rate=0.54, keep_rule="round")] == [18, 28]
+    ties = torch.ones(1, 4, 40)
+    assert layers_of()[0].gate.mask(ties).sum() == 4 * 10
+    assert layers_of(tie_rule="drop")[0].gate.mask(ties).sum() == 0
+
+
+def test_squeeze():
+    assert [layer.generator.hidden for layer in layers_of()] == [5, 7]
+    assert [layer.generator.hidden for layer in layers_of(halve_squeeze=False)] == [2, 3]
+
+
+def test_a_norm_in_front():
+    model = Recipe(model="resnet20_dgc", width=8, pre_norm=True).build_model(10)
+    norms = sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
+    plain = Recipe(model="resnet20_dgc", width=8).build_model(10)
+    assert norms - sum(isinstance(module, nn.BatchNorm2d) for module in plain.modules()) == len(
+        list(dynamic_layers(model))
+    )
+
+
+def test_saliency_start():
+    assert all(torch.all(layer.generator.weight2 == 0) for layer in layers_of(saliency_start="ones"))
+    assert not any(torch.all(layer.generator.weight2 == 0) for layer in layers_of())
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_weight_decay_of_the_generator(decay):
+    recipe = Recipe(**SMALL, weight_decay=0.1, generator_weight_decay=decay)
+    model = recipe.build_model(10)
+    others, generators = make_optimizer(model, recipe, CPU).param_groups
+    assert (others["weight_decay"], generators["weight_decay"]) == (0.1, decay)
+    expected = {id(p) for _, layer in dynamic_layers(model) for p in layer.generator.parameters()}
+    assert {id(p) for p in generators["params"]} == expected
+    assert {id(p) for p in others["params"]} == {id(p) for p in model.parameters()} - expected
+
+
+def test_a_decayed_generator_shrinks_and_an_undecayed_one_stays():
+    def after_a_step(decay):
+        recipe = Recipe(**SMALL, weight_decay=0.1, generator_weight_decay=decay, momentum=0)
+        torch.manual_seed(0)
+        model = recipe.build_model(10)
+        before = [layer.generator.weight1.detach().clone() for _, layer in dynamic_layers(model)]
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        make_optimizer(model, recipe, CPU).step()
+        after = [layer.generator.weight1.detach() for _, layer in dynamic_layers(model)]
+        return [float(new.norm() / old.norm()) for new, old in zip(after, before, strict=True)]
+
+    assert after_a_step(None) == pytest.approx([0.99, 0.99])  # learning rate times weight decay
+    assert after_a_step(0.0) == [1.0, 1.0]
+
+
+def test_by_default_all_weights_decay_alike():
+    recipe = Recipe(**SMALL)
+    [group] = make_optimizer(recipe.build_model(10), recipe, CPU).param_groups
+    assert group["weight_decay"] == recipe.weight_decay
+
+
+def test_from_the_command_line():
+    flags = "--per-head-init False --keep-rule round --tie-rule drop --halve-squeeze False --generator-weight-decay 0"
+    [recipe] = parse_train(["cifar10_condensenet50_dgc", *flags.split(), "--lasso", "paper"]).recipes
+    assert (recipe.per_head_init, recipe.keep_rule, recipe.tie_rule) == (False, "round", "drop")
+    assert (recipe.halve_squeeze, recipe.generator_weight_decay, recipe.lasso) == (False, 0.0, "paper")
+
+
+def test_from_a_file(tmp_path):
+    (tmp_path / "mine.toml").write_text('per_head_init = false\nkeep_rule = "round"\ngenerator_weight_decay = 0')
+    recipe = load_recipe(tmp_path / "mine.toml")
+    assert (recipe.per_head_init, recipe.keep_rule, recipe.generator_weight_decay) == (False, "round", 0.0)
+    (tmp_path / "mine.toml").write_text('keep_rule = "floor"')
+    with pytest.raises(UserError, match="keep_rule must be 'ceil' or 'round', got 'floor'"):
+        load_recipe(tmp_path / "mine.toml")
+
+
+def test_wrong_use():
+    with pytest.raises(UserError, match="generator_weight_decay must not be negative, got -1"):
+        Recipe(generator_weight_decay=-1)
+    with pytest.raises(UserError, match="condensenet20 has no option 'per_head_init'"):
+        Recipe(model="condensenet20", per_head_init=False).build_model(10)
+    dense = Recipe(model="condensenet20", generator_weight_decay=0)
+    with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
+        make_optimizer(dense.build_model(10), dense, CPU)

@@ -1,0 +1,21 @@
+"""Two small networks, really trained once a session, for everything that looks at a run folder."""
+
+import pytest
+
+from dgconv.train import Recipe, train
+
+TINY = {"stages": (2, 1, 1), "growth": (4, 8, 16), "image_size": 16, "epochs": 3, "seed": 1}
+
+
+@pytest.fixture(scope="session")
+def head_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "dgc"
+    train(Recipe(**TINY), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def global_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "dgcg"
+    train(Recipe(**TINY, model="condensenet20_dgcg"), folder)
+    return folder
