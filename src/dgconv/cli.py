@@ -173,18 +173,20 @@ def macs(
     show(count.to_dict(), json, lambda _: print_macs(console, model, count))
 
 
-def models(pattern: Positional[str] = "*", json: bool = False) -> None:
+def models(pattern: Positional[str] = "*", pretrained: bool = False, json: bool = False) -> None:
     """List the models.
 
     Args:
         pattern: Shell pattern, such as 'resnet*'.
+        pretrained: Only those that have weights.
         json: Print JSON instead of a list.
     """
     from .models import list_models
 
-    names = list_models(pattern)
+    names = list_models(pattern, pretrained=pretrained)
     if not names:
-        raise UserError(f"no model matches {pattern!r}. Known: {', '.join(list_models())}")
+        known = ", ".join(list_models(pretrained=pretrained)) or "none"
+        raise UserError(f"no model {'with weights ' if pretrained else ''}matches {pattern!r}. Known: {known}")
     show(names, json, lambda _: console.print("\n".join(names)))
 
 

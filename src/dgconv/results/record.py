@@ -43,7 +43,10 @@ class Record(RunFolder):
     @property
     def trained_on(self) -> str:
         environment = self.config.get("environment")
-        return "{hardware}, torch {torch}, {date}".format(**environment) if environment else "not known"
+        if not environment:
+            return "not known"
+        shared = f", {environment['side_by_side']} networks side by side" if "side_by_side" in environment else ""
+        return "{hardware}{shared}, torch {torch}, {date}".format(shared=shared, **environment)
 
     @property
     def version(self) -> str:

@@ -108,7 +108,7 @@ def train_all(
                 results.append(_result(run))
             return results
         runs = [
-            Run(recipe, folder, load(recipe), target, checkpoint)
+            Run(recipe, folder, load(recipe), target, checkpoint, side_by_side=len(jobs))
             for (recipe, folder), checkpoint in zip(jobs, found, strict=True)
         ]
         _drive(runs, list(range(len(runs))), watcher, stop)

@@ -49,7 +49,13 @@ class Run:
     """Trains one network by one recipe into one folder, from the beginning or from a checkpoint."""
 
     def __init__(
-        self, recipe: Recipe, folder: Path, data: Data, device: torch.device, resume_from: Checkpoint | None = None
+        self,
+        recipe: Recipe,
+        folder: Path,
+        data: Data,
+        device: torch.device,
+        resume_from: Checkpoint | None = None,
+        side_by_side: int = 1,
     ) -> None:
         if recipe.batch_size % world_size():
             raise UserError(f"batch size {recipe.batch_size} must be a multiple of the {world_size()} processes")
@@ -83,6 +89,8 @@ class Run:
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the epoch: loss, wrong answers, skipped
         self.writer = BackgroundWriter()
         self.environment = describe_environment(device)
+        if side_by_side > 1:  # networks that share the device, without which the time of a run says little
+            self.environment["side_by_side"] = side_by_side
         self.first_step_seconds: float | None = None
         self.in_first_epoch = True  # since this start
         self.captured: CapturedCall | None = None
