@@ -163,3 +163,34 @@ def test_refuses_a_batch_size_below_one(batch_size):
 def test_refuses_tensors_of_another_kind(images, labels, message):
     with pytest.raises(UserError, match=message):
         TensorSplit(images, labels, RAW, pad=0, flip=False)
+
+
+@pytest.mark.parametrize("side", [3, 4])
+def test_cutout_blanks_a_square_whose_middle_is_anywhere(side):
+    images = torch.full((4000, 3, 9, 8), 200, dtype=torch.uint8)
+    split = TensorSplit(images, torch.arange(4000), RAW, pad=0, flip=False).with_cutout(side)
+    shown = torch.cat([x for x, _ in split.batches(400, train=True, generator=seeded())])
+    blank = (shown == 0).all(1)
+    assert torch.equal(blank, (shown == 0).any(1))  # all colours alike
+    heights, widths = blank.any(2).sum(1), blank.any(1).sum(1)
+    assert torch.equal(blank.sum((1, 2)), heights * widths)  # a rectangle, and nothing else
+    assert heights.max() == widths.max() == side
+    assert heights.min() == widths.min() == side - side // 2  # at a corner
+    lost = sum(range(1, side // 2 + 1)) + sum(range(1, (side + 1) // 2))  # rows beyond the upper and the lower border
+    expected = 1 - lost / (9 * side)
+    assert heights.float().mean() / side == pytest.approx(expected, abs=0.02)
+    assert (blank.float().mean(0) > 0).all()
+    untouched = torch.cat([x for x, _ in split.batches(400, train=False)])
+    torch.testing.assert_close(untouched, images.float())
+
+
+def test_cutout_leaves_order_crops_and_flips_as_they_are():
+    split = numbered(40, pad=1, flip=True)
+    plain = list(split.batches(8, train=True, generator=seeded()))
+    cut = list(split.with_cutout(1).batches(8, train=True, generator=seeded()))
+    for (x, labels), (cut_x, cut_labels) in zip(plain, cut, strict=True):
+        assert torch.equal(labels, cut_labels)
+        assert torch.equal(torch.where(cut_x == 0, 0, x), cut_x)
+        assert not torch.equal(x, cut_x)
+    again = list(split.with_cutout(1).batches(8, train=True, generator=seeded(), start=3))
+    assert torch.equal(again[0][0], cut[3][0])

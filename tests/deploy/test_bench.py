@@ -3,6 +3,7 @@
 import json
 import statistics
 import sys
+import time
 
 import pytest
 import torch
@@ -94,12 +95,22 @@ def test_a_runtime_that_is_not_installed_is_told_in_its_row(run, monkeypatch, mi
     assert named["torch"].median
 
 
-def test_repeats_are_interleaved(run, monkeypatch):
-    """Every repeat runs each form once untimed and once timed, before the next repeat begins."""
+def test_repeats_are_interleaved(monkeypatch):
+    """Every repeat runs each form untimed and then once timed, before the next repeat begins."""
+    monkeypatch.setattr(bench, "PAUSE", 0.0)
+    monkeypatch.setattr(bench, "GET_GOING", 0.0)
     calls = []
     seconds = bench._time({name: lambda name=name: calls.append(name) for name in "abc"}, 4)
-    assert "".join(calls) == "abc" * 2 + "aabbcc" * 4
+    assert "".join(calls) == "abc" + "aabbcc" * 5  # one more to see how long a repeat takes
     assert {form: len(values) for form, values in seconds.items()} == {"a": 4, "b": 4, "c": 4}
+
+
+def test_a_form_gets_going_after_a_pause():
+    calls, start = [], time.perf_counter()
+    bench._settle(lambda: calls.append(time.perf_counter()))
+    assert calls[0] - start >= bench.PAUSE
+    assert len(calls) > 1
+    assert time.perf_counter() - calls[0] >= 0.9 * bench.GET_GOING
 
 
 def test_forms_that_disagree_are_told(run, monkeypatch):

@@ -92,7 +92,8 @@ def test_every_model_is_native_and_computes_the_same(name: str) -> None:
     steps = kinds(prepared.graph)
     assert set(steps) <= {"Conv", "Pool", "Concat", "GlobalPool", "Linear"}  # nothing left over, nothing left to torch
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d | DynamicGroupConv2d)]
-    assert steps["Conv"] == len(convs)
+    joined = [step for step in prepared.graph.steps if isinstance(step, Conv) and step.expansion]  # two in one step
+    assert steps["Conv"] + len(joined) == len(convs)
     if native.available():
         assert not prepared.report().left
         assert len(prepared._runs) == 1  # one program
@@ -173,6 +174,31 @@ def test_norms_of_a_dense_layer_move_into_both_convolutions() -> None:
     assert pointwise.before is not None
     assert pointwise.before.activation == pointwise.activation == "relu"
     assert by_label["norm"].label == "norm + pool.0"  # the last one is done while pooling
+
+
+def test_a_depthwise_convolution_takes_in_the_expansion_before_it() -> None:
+    class Block(nn.Module):
+        def __init__(self, shares_hidden: bool) -> None:
+            super().__init__()
+            self.expand, self.norm = nn.Conv2d(8, 32, 1), nn.BatchNorm2d(32)
+            self.depthwise, self.shares_hidden = nn.Conv2d(32, 32, 3, 2, 1, groups=32), shares_hidden
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = nn.functional.relu6(self.norm(self.expand(x)))
+            y = self.depthwise(hidden)
+            return y + hidden[:, :, ::2, ::2] if self.shares_hidden else y
+
+    images = torch.randn(2, 8, 15, 18)
+    for shares_hidden in (False, True):
+        model = Block(shares_hidden).eval()
+        prepared = deploy.prepare(model)
+        joined = [step for step in prepared.graph.steps if isinstance(step, Conv) and step.expansion]
+        assert len(joined) == (not shares_hidden)
+        assert_same_function(model, prepared, images)
+        if joined:
+            assert [row.step for row in prepared.report().rows] == [
+                "1x1 convolution, relu6, then 3x3 convolution, 32 groups"
+            ]
 
 
 def test_pre_norm_variant_has_no_norm_left() -> None:

@@ -65,6 +65,37 @@ def test_weights_that_are_a_part_of_others():
         check(Graph("x", "y", [Conv("x", "y", weight, padding=(1, 1))]), torch.randn(2, 32, 9, 9))
 
 
+def expanded(channels, hidden, size=3, stride=1, **options):
+    """A depthwise convolution with the 1x1 convolution before it as a part of it."""
+    first = conv("x", "hidden", channels, hidden, bias=torch.randn(hidden), activation="relu6")
+    return conv("x", "y", hidden, hidden, size, stride=(stride, stride), groups=hidden, expansion=first, **options)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.usefixtures("isa")
+def test_expansion(size, stride):
+    for hidden, height, width in ((16, 7, 7), (17, 14, 14), (24, 5, 33), (40, 57, 60), (48, 28, 28)):
+        for bias, activation, extra in ((None, "identity", (0, 0)), (torch.randn(hidden), "relu6", (1, 1))):
+            options = {"bias": bias, "activation": activation, "extra_padding": extra}
+            step = expanded(5, hidden, size, stride, **options)
+            check(Graph("x", "y", [step]), torch.randn(2, 5, height, width))
+
+
+@pytest.mark.usefixtures("isa")
+def test_expansion_leaves_sums_for_the_gate_that_follows():
+    for size in (7, 57):
+        step = expanded(6, 40, activation="relu6")
+        graph = Graph("x", "z", [step, conv("y", "z", 40, 8, gate=gate(40, 4, keep=13))])
+        x = torch.randn(3, 6, size, size)
+        check(graph, x)
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(NativeProgram(graph)(x))
+        assert all(torch.equal(results[0], result) for result in results)
+
+
 def network(gated=True):
     """A bit of everything: strides, shortcuts, a shortcut that changes the width, dense layers, a classifier."""
     rule = (lambda channels: gate(channels, 4, keep=channels // 3)) if gated else (lambda channels: None)

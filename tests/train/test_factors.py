@@ -8,7 +8,8 @@ from torch import nn
 
 from dgconv import create_model, dynamic_layers
 from dgconv.errors import UserError
-from dgconv.train import Recipe
+from dgconv.train import Recipe, train
+from dgconv.train.logs import read_metrics
 from dgconv.train.optimizer import make_optimizer
 from dgconv.train.recipe import load_recipe
 from dgconv.train_arguments import parse_train
@@ -121,3 +122,29 @@ def test_wrong_use():
     dense = Recipe(model="condensenet20", generator_weight_decay=0)
     with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
         make_optimizer(dense.build_model(10), dense, CPU)
+
+
+def test_label_smoothing_raises_the_least_loss_there_is(tmp_path):
+    """The loss of a certain and right answer is no longer zero; the errors are counted as before."""
+    options = {"model": "condensenet20", "stages": (1,), "growth": (4,), "epochs": 1, "learning_rate": 0.0}
+    losses = {}
+    for smoothing in (0.0, 0.5):
+        folder = tmp_path / str(smoothing)
+        train(Recipe(**options, label_smoothing=smoothing), folder)
+        (metrics,) = read_metrics(folder)
+        losses[smoothing] = metrics["train_loss"], metrics["train_error"], metrics["test_loss"]
+    plain, smooth = losses[0.0], losses[0.5]
+    assert smooth[0] != plain[0]
+    assert smooth[1:] == plain[1:]  # nothing was learnt, and the test loss is not smoothed
+
+
+@pytest.mark.parametrize("wrong", [{"label_smoothing": 1.0}, {"label_smoothing": -0.1}, {"cutout": -1}])
+def test_refuses(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        Recipe(**wrong)
+
+
+def test_cutout_is_for_images_in_memory():
+    assert Recipe(cutout=8).load_data().train.cutout == 8
+    assert Recipe().load_data().train.cutout == 0
+    assert Recipe(cutout=8).load_data().test.cutout == 0

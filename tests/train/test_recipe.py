@@ -96,7 +96,7 @@ def test_a_file_of_ones_own(tmp_path):
     ("content", "message"),
     [
         ("epoch = 3", "unknown key 'epoch'. Did you mean 'epochs'"),
-        ("colour = 3", "unknown key 'colour'.*batch_size.*width"),
+        ("xyzzy = 3", "unknown key 'xyzzy'.*batch_size.*width"),
         ('name = "other"', "'name' is not allowed, a recipe is called like its file"),
         ("epochs = 1.5", "epochs must be a whole number, got 1.5"),
         ("epochs = true", "epochs must be a whole number, got True"),

@@ -19,3 +19,16 @@ def shift(images: Tensor, pad: int, rows: Tensor, columns: Tensor) -> Tensor:
 def mirror(images: Tensor, chosen: Tensor) -> Tensor:
     """Flip left and right the images where `chosen` [B] is true."""
     return torch.where(chosen.view(-1, 1, 1, 1), images.flip(-1), images)
+
+
+def cut_out(images: Tensor, side: int, rows: Tensor, columns: Tensor) -> Tensor:
+    """Blank a square of `side` pixels in each normalised image [B, C, H, W]: the mean colour is 0 there.
+
+    Its middle is at (rows[i], columns[i]), so that at the borders a part of it falls outside (DeVries & Taylor 2017).
+    """
+    height, width = images.shape[-2:]
+    first_row, first_column = rows[:, None] - side // 2, columns[:, None] - side // 2
+    row, column = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
+    in_rows = (row >= first_row) & (row < first_row + side)  # [B, H]
+    in_columns = (column >= first_column) & (column < first_column + side)
+    return images.masked_fill((in_rows[:, :, None] & in_columns[:, None, :])[:, None], 0)

@@ -1,7 +1,8 @@
 """How long a network takes on this machine's CPU: dense, with standard and with dynamic group convolution.
 
 Repeats are interleaved: each one runs every form in turn, so that a machine that slows down slows all of them down.
-Before each timed call the form runs once untimed, by which time the threads and caches of the others are at rest.
+Before the timed call there is a pause, and then the form runs untimed for a while: the threads of each runtime go on
+spinning for some milliseconds after a call, on cores that the next runtime needs, and caches hold what others left.
 """
 
 import os
@@ -26,6 +27,7 @@ from .prepare import prepare
 
 ROUND_SECONDS = 8.0  # that the repeats of one batch size and number of threads take together, unless told how many
 FEWEST, MOST = 5, 100  # repeats
+PAUSE, GET_GOING = 0.01, 0.02  # seconds before a timed call
 Tell = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
 
 
@@ -160,19 +162,29 @@ def _make(forms: list[Form], threads: int, images: Tensor) -> tuple[dict[Form, C
 
 def _time(calls: dict[Form, Call], repeats: int | None) -> dict[Form, list[float]]:
     seconds: dict[Form, list[float]] = {form: [] for form in calls}
-    for _ in range(2):  # to warm up
-        start = time.perf_counter()
-        for call in calls.values():
-            call()
-    a_round = 2 * (time.perf_counter() - start)
-    count = repeats or max(FEWEST, min(MOST, round(ROUND_SECONDS / a_round)))
+    for call in calls.values():  # to warm up
+        call()
+    start = time.perf_counter()
+    for call in calls.values():
+        _settle(call)
+        call()
+    count = repeats or max(FEWEST, min(MOST, round(ROUND_SECONDS / (time.perf_counter() - start))))
     for _ in range(count):
         for form, call in calls.items():
-            call()
+            _settle(call)
             start = time.perf_counter()
             call()
             seconds[form].append(time.perf_counter() - start)
     return seconds
+
+
+def _settle(call: Call) -> None:
+    """Let the others come to rest and this form get going."""
+    time.sleep(PAUSE)
+    end = time.perf_counter() + GET_GOING
+    call()
+    while time.perf_counter() < end:
+        call()
 
 
 def _split(networks: Networks, images: Tensor, repeats: int = 5) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Joins steps until what is left of a network is little more than its convolutions.
 
-Two passes, each a walk over the steps: what follows a convolution goes into it, then what stands before one does.
+Three passes, each a walk over the steps: what follows a convolution goes into it, then what stands before one does,
+and a 1x1 convolution that only feeds a depthwise one becomes a part of it.
 """
 
 from dataclasses import replace
@@ -12,7 +13,7 @@ from .graph import Activation, Conv, GlobalPool, Graph, Norm, Pointwise, Pool, S
 
 def fuse(graph: Graph) -> Graph:
     """The same function in fewer steps."""
-    return hand_to_consumers(absorb_into_producers(graph))
+    return join_expansions(hand_to_consumers(absorb_into_producers(graph)))
 
 
 def absorb_into_producers(graph: Graph) -> Graph:
@@ -55,6 +56,35 @@ def hand_to_consumers(graph: Graph) -> Graph:
                 taker.label = f"{step.label} + {taker.label}"
             steps = [other for other in steps if other is not step]
     return Graph(graph.input, graph.output, steps)
+
+
+def join_expansions(graph: Graph) -> Graph:
+    """A depthwise convolution takes in the 1x1 convolution before it, if nobody else reads what that writes."""
+    uses = _use_counts(graph)
+    steps: dict[str, Step] = {}  # by output, in order
+    for step in graph.steps:
+        if isinstance(step, Conv) and _is_depthwise(step) and uses[step.input] == 1:
+            first = steps.get(step.input)
+            between = _between(list(steps.values()), first, None) if first else []
+            if isinstance(first, Conv) and _is_expansion(first) and not _may_change(between, [first.input]):
+                del steps[first.output]
+                step = replace(step, input=first.input, expansion=first, label=f"{first.label} + {step.label}")
+        steps[step.output] = step
+    return Graph(graph.input, graph.output, list(steps.values()))
+
+
+def _is_expansion(conv: Conv) -> bool:
+    """Plain, 1x1, and wide enough to fill vectors."""
+    is_plain = conv.gate is None and conv.before is None and conv.residual is None and conv.groups == 1
+    is_pointwise = conv.weight.shape[2:] == (1, 1) and conv.stride == (1, 1)
+    return is_plain and is_pointwise and not any(conv.padding + conv.extra_padding) and len(conv.weight) >= 16
+
+
+def _is_depthwise(conv: Conv) -> bool:
+    """Of the kinds that the native kernel for both convolutions knows."""
+    is_plain = conv.gate is None and conv.before is None and conv.residual is None
+    is_depthwise = conv.weight.shape[:2] == (conv.groups, 1) and not conv.interleaved and conv.dilation == (1, 1)
+    return is_plain and is_depthwise and conv.weight.shape[2:] in ((3, 3), (5, 5)) and conv.stride in ((1, 1), (2, 2))
 
 
 def _use_counts(graph: Graph) -> dict[str, int]:

@@ -30,6 +30,8 @@ def unsupported(step: Step) -> str | None:
         return step.reason or "left to torch"
     if isinstance(step, Conv) and step.gate is not None and step.gate.keep is None and step.gate.threshold is None:
         return "its gate says neither how many channels to keep nor from which saliency on"
+    if isinstance(step, Conv) and step.expansion is not None and (reason := unsupported(step.expansion)):
+        return reason
     tensors = [value for value in vars(step).values() if isinstance(value, Tensor)]
     if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):
         return "native steps hold float32 tensors on the CPU"
@@ -100,8 +102,19 @@ class PackedStep(Packed):
                 pass  # parts that are not in place yet are copied; the plan knows which
 
     def _pack_conv(self, step: Conv) -> None:
+        self.native.kind = structs.CONV
+        self.native.before = self._norm(step.before)
+        if step.expansion is not None:
+            self.native.kind = structs.EXPAND
+            self.native.expansion = self._packed_conv(step.expansion, structs.Norm())
+        self.native.conv = self._packed_conv(step, self.native.before)
+        if step.gate is not None:
+            self.native.kind = structs.DYNAMIC_CONV
+            self._packed_gate = PackedGate(step.gate, self._memory)
+            self.native.gate = self._packed_gate.native
+
+    def _packed_conv(self, step: Conv, before: structs.Norm) -> structs.Conv:
         outputs, inputs, *kernel = step.weight.shape
-        before = self._norm(step.before)
         conv = structs.Conv(
             inputs * step.groups,
             outputs,
@@ -119,18 +132,20 @@ class PackedStep(Packed):
         weight = step.weight.detach().contiguous()  # named, so that it lives until it is read
         library().dgconv_pack_conv(byref(conv), weight.data_ptr(), packed.data_ptr())
         conv.weight = packed.data_ptr()
-        self.native.conv, self.native.before = conv, before
-        self.native.kind = structs.CONV
-        if step.gate is not None:
-            self.native.kind = structs.DYNAMIC_CONV
-            self._packed_gate = PackedGate(step.gate, self._memory)
-            self.native.gate = self._packed_gate.native
+        return conv
 
     @property
     def regions(self) -> list[structs.Region]:
-        """Memory that is read in each run, in this order; what is small is not worth naming."""
-        gate = self._packed_gate._tensors if self.native.kind == structs.DYNAMIC_CONV else []
-        return [structs.Region(t.data_ptr(), t.numel()) for t in [*gate, *self._tensors] if t.numel() >= 1024]
+        """Memory that is read in each run, in this order; what is small is not worth naming.
+
+        Last comes the second matrix of a generator, of which about half is read.
+        """
+        first, last = [], []
+        if self.native.kind == structs.DYNAMIC_CONV:
+            weight1, weight2, bias = self._packed_gate._tensors
+            first, last = [weight1, bias], [weight2]
+        tensors = [*first, *self._tensors, *last]
+        return [structs.Region(tensor.data_ptr(), tensor.numel()) for tensor in tensors if tensor.numel() >= 1024]
 
     def _norm(self, norm: Norm | None) -> structs.Norm:
         if norm is None:

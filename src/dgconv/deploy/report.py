@@ -1,7 +1,7 @@
 """What became of every layer of a model that was prepared."""
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich.console import Console, Group
@@ -81,6 +81,8 @@ def describe(step: Step) -> str:
     """In a few words, with what was joined to it."""
     match step:
         case Conv():
+            if step.expansion is not None:
+                return f"{describe(step.expansion)}, then {describe(replace(step, expansion=None))}"
             size = "x".join(map(str, step.weight.shape[2:]))
             kind = f"{size} dynamic convolution" if step.gate else f"{size} convolution"
             kind += f", {step.groups} groups" if step.groups > 1 else ""

@@ -24,7 +24,8 @@ def input_channels(step: Step) -> int | None:
     """The channels a step needs its input to have; None if any number will do."""
     match step:
         case Conv():
-            return step.weight.shape[1] * step.groups
+            first = step.expansion or step
+            return first.weight.shape[1] * first.groups
         case Linear():
             return step.weight.shape[1]
     norm = getattr(step, "before", None) or getattr(step, "norm", None)

@@ -66,6 +66,8 @@ def normalize(x: Tensor, norm: Norm | None) -> Tensor:
 
 
 def conv(step: Conv, x: Tensor, residual: Tensor | None) -> Tensor:
+    if step.expansion is not None:
+        x = conv(step.expansion, x, None)
     x = normalize(x, step.before)
     out = _static_conv(step, x) if step.gate is None else _dynamic_conv(step, x, *select(step.gate, x.mean((2, 3))))
     if step.bias is not None:

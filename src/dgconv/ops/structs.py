@@ -64,14 +64,14 @@ class View(Structure):
     ]
 
 
-CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, POINTWISE = range(6)  # kinds of steps
+CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, POINTWISE, EXPAND = range(7)  # kinds of steps
 
 
 class Step(Structure):
     _fields_: ClassVar = [
         *_fields("kind activation", c_int32),
         *_fields("input output other", View),
-        ("conv", Conv),
+        *_fields("conv expansion", Conv),
         ("gate", Gate),
         ("before", Norm),
         ("window", Window),

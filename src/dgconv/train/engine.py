@@ -222,7 +222,14 @@ class _Loader:
 
     @staticmethod
     def _key(recipe: Recipe) -> object:
-        return recipe.data, recipe.data_dir, recipe.image_size, recipe.label_column, recipe.skip_corrupt_images
+        return (
+            recipe.data,
+            recipe.data_dir,
+            recipe.image_size,
+            recipe.label_column,
+            recipe.skip_corrupt_images,
+            recipe.cutout,
+        )
 
 
 class _StopSignals:

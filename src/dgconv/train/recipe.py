@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from ..data import Data, load_data
+from ..data.tensor_split import TensorSplit
 from ..errors import UserError, unknown_name
 from ..layers.gate import KeepRule, TieRule
 from ..layers.select import dynamic_layers
@@ -116,6 +117,10 @@ class Recipe:
     learning_rate: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 1e-4
+    label_smoothing: float = 0.0
+    """Share of each label that is spread over all classes."""
+    cutout: int = 0
+    """Side in pixels of a square that is blanked in each training image, for small images that are kept in memory."""
     generator_weight_decay: float | None = None
     """Weight decay of the saliency generators, if not that of all other weights."""
     lasso_weight: float = 1e-5
@@ -147,6 +152,10 @@ class Recipe:
         for name in ("learning_rate", "momentum", "weight_decay", "lasso_weight"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if not 0 <= self.label_smoothing < 1:
+            raise UserError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
+        if self.cutout < 0:
+            raise UserError(f"cutout must not be negative, got {self.cutout}; 0 blanks nothing")
         if self.generator_weight_decay is not None and not self.generator_weight_decay >= 0:
             raise UserError(f"generator_weight_decay must not be negative, got {self.generator_weight_decay}")
         check_amount(self.prune_rate, self.prune_budget)
@@ -179,7 +188,7 @@ class Recipe:
 
     def load_data(self, data_dir: str | None = None) -> Data:
         """The data set, from another folder if it has moved."""
-        return load_data(
+        data = load_data(
             self.data,
             data_dir or self.data_dir,
             image_size=self.image_size,
@@ -187,6 +196,11 @@ class Recipe:
             workers=self.workers,
             skip_corrupt_images=self.skip_corrupt_images,
         )
+        if not self.cutout:
+            return data
+        if not isinstance(data.train, TensorSplit):
+            raise UserError("cutout is for small images that are kept in memory; those of this data set are streamed")
+        return replace(data, train=data.train.with_cutout(self.cutout))
 
     @staticmethod
     def from_dict(values: dict[str, Any], source: str) -> "Recipe":

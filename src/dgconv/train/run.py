@@ -231,7 +231,7 @@ class Run:
             self.device.type, self.recipe.autocast_dtype, enabled=self.recipe.autocast_dtype != torch.float32
         ):
             logits = self.forward(x)
-        loss = total = F.cross_entropy(logits.float(), target)
+        loss = total = F.cross_entropy(logits.float(), target, label_smoothing=self.recipe.label_smoothing)
         saliencies = take_saliencies(self.model)
         if saliencies and self.recipe.lasso_weight:
             total = total + self.recipe.lasso_weight * lasso_loss(saliencies, self.recipe.lasso)

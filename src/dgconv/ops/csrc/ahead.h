@@ -6,14 +6,17 @@
 
 namespace dgconv::DGCONV_ISA {
 
-// Where a tile fetches from, a cache line for each channel that it convolves: evenly, as a processor with too many
-// requests under way drops the next.
+constexpr int LINE = 16;  // floats
+
+// Where a tile fetches from, PER_CHANNEL cache lines for each channel that it convolves: evenly, as a processor with too
+// many requests under way drops the next.
 struct Lines {
+    static constexpr int PER_CHANNEL = 2;
     const float* next;
     int64_t step;
 
     INLINE void fetch() {
-        __builtin_prefetch(next, 0, 2);
+        UNROLL for (int line = 0; line < PER_CHANNEL; ++line) __builtin_prefetch(next + line * LINE, 0, 2);
         next += step;
     }
 };
@@ -21,7 +24,6 @@ struct Lines {
 // For so many channels. The last lines of a region may be followed by others, no matter which; if none are left, it is
 // always the same one, which costs next to nothing.
 INLINE Lines take_lines(Ahead* ahead, int channels) {
-    constexpr int LINE = 16;  // floats
     static const float nothing = 0;
     if (!ahead || (ahead->lines <= 0 && ahead->next >= ahead->end)) return {&nothing, 0};
     if (ahead->lines <= 0) {
@@ -30,8 +32,9 @@ INLINE Lines take_lines(Ahead* ahead, int channels) {
         ahead->from = region.data + ahead->lines * LINE * ahead->rank;
     }
     const float* from = ahead->from;
-    ahead->from += int64_t(channels) * LINE, ahead->lines -= channels;
-    return {from, LINE};
+    const int64_t lines = int64_t(channels) * Lines::PER_CHANNEL;
+    ahead->from += lines * LINE, ahead->lines -= lines;
+    return {from, Lines::PER_CHANNEL * LINE};
 }
 
 }  // namespace dgconv::DGCONV_ISA

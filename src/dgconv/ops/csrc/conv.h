@@ -3,17 +3,21 @@
 
 #include "conv_depthwise.h"
 #include "conv_direct.h"
+#include "conv_expand.h"
 #include "conv_winograd.h"
 
 namespace dgconv::DGCONV_ISA {
 
 inline int64_t conv_packed_floats(const Conv& conv) {
-    return conv.groups * group_floats(plan_weights(conv)) + PANEL;  // room to read past the end
+    const Plan plan = plan_weights(conv);
+    if (plan.form == DEPTHWISE) return int64_t(round_up(conv.groups, WIDTH)) * plan.taps;
+    return conv.groups * group_floats(plan) + PANEL;  // room to read past the end
 }
 
 inline void pack_conv(const Conv& conv, const float* oihw, float* packed) {
     memset(packed, 0, sizeof(float) * conv_packed_floats(conv));
     const Plan plan = plan_weights(conv);
+    if (plan.form == DEPTHWISE) return pack_depthwise(conv, plan, oihw, packed);
     if (plan.form != WINOGRAD) return pack_direct(conv, plan, oihw, packed);
     plan.tile == 4 ? pack_winograd<4>(conv, plan, oihw, packed) : pack_winograd<2>(conv, plan, oihw, packed);
 }

@@ -40,7 +40,8 @@ void convolve_rows(const float* weight, int pitch, const Item& item, int out_w, 
                 UNROLL for (int k = 0; k < KERNEL; ++k) {
                     UNROLL for (int r = 0; r < ROWS_AT_ONCE; ++r) {
                         const int tap_row = i - r * STRIDE;  // the kernel's row that output row r has here
-                        if (tap_row >= 0 && tap_row < KERNEL) acc[r] += taps[k] * weight[tap_row * KERNEL + k];
+                        const bool is_inside = tap_row >= 0 && tap_row < KERNEL;
+                        if (is_inside) acc[r] += taps[k] * weight[(tap_row * KERNEL + k) * WIDTH];
                     }
                 }
             }
@@ -51,6 +52,18 @@ void convolve_rows(const float* weight, int pitch, const Item& item, int out_w, 
         }
     }
     if (output.wants_sums()) output.put_sum(0, total);
+}
+
+// Weights are packed [vector of channels][tap][channel], for conv_expand.h. Where those of a channel begin:
+INLINE int64_t depthwise_weight(const Plan& plan, int channel) {
+    return int64_t(channel / WIDTH) * plan.taps * WIDTH + channel % WIDTH;
+}
+
+inline void pack_depthwise(const Conv& conv, const Plan& plan, const float* oihw, float* packed) {
+    for (int channel = 0; channel < conv.groups; ++channel) {
+        float* to = packed + depthwise_weight(plan, channel);
+        for (int tap = 0; tap < plan.taps; ++tap) to[tap * WIDTH] = oihw[channel * plan.taps + tap];
+    }
 }
 
 // Rows are computed in fours and vectors in whole, also the last, from whatever lies there.
@@ -66,7 +79,7 @@ inline void convolve_depthwise(const Conv& conv, const Plan& plan, const Item& i
     if (is_first) memset(scratch, 0, sizeof(float) * depthwise_scratch_floats(conv, plan, x.width, out_w));
     const float* plane = x.data + item.image * x.image_stride + int64_t(item.group) * x.height * x.width;
     padded.fill(conv, item, x, plane, Prepare(conv, item, 0, item.group), scratch);
-    const float* weight = conv.weight + int64_t(item.group) * plan.taps;
+    const float* weight = conv.weight + depthwise_weight(plan, item.group);
     const auto run = conv.kernel_h == 3 ? (conv.stride_h == 1 ? convolve_rows<3, 1> : convolve_rows<3, 2>)
                                         : (conv.stride_h == 1 ? convolve_rows<5, 1> : convolve_rows<5, 2>);
     run(weight, padded.pitch, item, out_w, scratch, output);

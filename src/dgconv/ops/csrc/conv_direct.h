@@ -44,22 +44,31 @@ struct Factors {
     Ahead* ahead;
 };
 
-// Outputs in the lanes: PIXELS pixels of VECTORS vectors of outputs, written to [pixels][stride].
+// Outputs in the lanes: PIXELS pixels of VECTORS vectors of outputs, written to [pixels][stride]. Few of them are summed
+// up in several parts: else each sum would wait for the one before.
 template <int PIXELS, int VECTORS>
 void output_tile(const Factors& f, int pixel, float* block, int stride) {
-    Vec acc[PIXELS][VECTORS] = {};
+    constexpr int PARTS = PIXELS * VECTORS < 4 ? 4 : 1;
+    Vec acc[PARTS][PIXELS][VECTORS] = {};
     Lines lines = take_lines(f.ahead, f.kept);
-    for (int index = 0; index < f.kept; ++index) {
-        const float *x = f.x.at(index) + pixel, *w = f.weight.at(index);
-        lines.fetch();
-        const int64_t ahead = f.weight.at(smaller(index + 1, f.kept - 1)) - w;
-        for (int tap = 0; tap < f.taps; ++tap, w += VECTORS * WIDTH) {
-            prefetch<VECTORS>(w + ahead);
-            multiply_add<PIXELS, VECTORS, 1>(acc, x + f.tap_offsets[tap], w);
+    for (int first = 0; first < f.kept; first += PARTS) {
+        UNROLL for (int part = 0; part < PARTS; ++part) {
+            const int index = first + part;
+            if (index == f.kept) break;
+            const float *x = f.x.at(index) + pixel, *w = f.weight.at(index);
+            lines.fetch();
+            const int64_t ahead = f.weight.at(smaller(index + PARTS, f.kept - 1)) - w;
+            for (int tap = 0; tap < f.taps; ++tap, w += VECTORS * WIDTH) {
+                prefetch<VECTORS>(w + ahead);
+                multiply_add<PIXELS, VECTORS, 1>(acc[part], x + f.tap_offsets[tap], w);
+            }
         }
     }
     UNROLL for (int i = 0; i < PIXELS; ++i) {
-        UNROLL for (int j = 0; j < VECTORS; ++j) store(block + i * stride + j * WIDTH, acc[i][j]);
+        UNROLL for (int j = 0; j < VECTORS; ++j) {
+            UNROLL for (int part = 1; part < PARTS; ++part) acc[0][i][j] += acc[part][i][j];
+            store(block + i * stride + j * WIDTH, acc[0][i][j]);
+        }
     }
 }
 
@@ -224,12 +233,15 @@ class Direct {
 
     // The weights of the kept channels, side by side, times their gates.
     const float* scale_weights() {
+        constexpr int FETCH_AHEAD = 12;  // channels: memory may be that slow
         float* to = scratch + part.weights;
         for (int first = 0; first < item.outputs; first += PANEL) {
             take_panel(first, nullptr);
             for (int index = 0; index < item.kept; ++index, to += f.weights_of_tap) {
                 const float* from = f.weight.at(index);
-                for (int i = 0; i < f.weights_of_tap; ++i) to[i] = from[i] * item.gates[index];
+                prefetch<PANEL / WIDTH>(f.weight.at(smaller(index + FETCH_AHEAD, item.kept - 1)));
+                const float gate = item.gates[index];
+                for (int i = 0; i < f.weights_of_tap; i += WIDTH) store(to + i, load(from + i) * gate);
             }
         }
         return scratch + part.weights;

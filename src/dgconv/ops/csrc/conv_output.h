@@ -15,6 +15,10 @@ struct Bounds {
     }
 };
 
+INLINE Bounds bounds_of(int32_t activation) {
+    return {activation == IDENTITY ? -__builtin_inff() : 0, activation == RELU6 ? 6 : __builtin_inff()};
+}
+
 // Where the results of one output of an item go.
 struct PlaneOutput {
     float* to;
@@ -43,9 +47,7 @@ struct PlaneOutput {
 class Output {
   public:
     Output(const Conv& conv, const Plan& plan, const Item& item, const Planes& y, const Planes* residual, float* pooled)
-        : bias(conv.bias), plane(int64_t(y.height) * y.width) {
-        bounds.low = conv.activation == IDENTITY ? -__builtin_inff() : 0;
-        bounds.high = conv.activation == RELU6 ? 6 : __builtin_inff();
+        : bias(conv.bias), bounds(bounds_of(conv.activation)), plane(int64_t(y.height) * y.width) {
         step = plan.step;
         first = first_output_of(plan, item.group) + item.first_output * step;
         const int64_t start = int64_t(item.first_row) * y.width;
@@ -130,6 +132,25 @@ class Output {
                 for (int lane = 0; lane < lanes; ++lane) put_sum(output + lane, totals[lane]);
             }
         }
+    }
+
+    // Writes a block [pixel][WIDTH] of finished results, outputs in the lanes, to their planes.
+    INLINE void store_planes(const float* block, int outputs, int first_pixel, int pixels) const {
+        float* planes = to + first * plane + first_pixel;
+        for (int pixel = 0; pixel < pixels; pixel += WIDTH, block += WIDTH * WIDTH) {
+            const int count = smaller(WIDTH, pixels - pixel);
+            Vec rows[WIDTH];
+            UNROLL for (int i = 0; i < WIDTH; ++i) rows[i] = load(block + i * WIDTH);
+            transpose(rows);
+            if (count == WIDTH && outputs == WIDTH) {
+                UNROLL for (int lane = 0; lane < WIDTH; ++lane) store(planes + lane * plane + pixel, rows[lane]);
+            } else {
+                for (int lane = 0; lane < outputs; ++lane) store_first(planes + lane * plane + pixel, rows[lane], count);
+            }
+        }
+    }
+    INLINE void put_sums(const float* totals, int outputs) const {
+        for (int lane = 0; lane < outputs; ++lane) sums[int64_t(first + lane) * parts] = totals[lane];
     }
 
   private:

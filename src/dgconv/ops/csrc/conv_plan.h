@@ -95,7 +95,7 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
         unit = plan.tile;
         rows = larger(1, 2 * TILE / divide_up(out_w, plan.tile)) * plan.tile;
     } else if (plan.form == DEPTHWISE) {
-        rows = larger(4, 4096 / (out_w * conv.stride_h * conv.stride_w));  // in the first-level cache
+        rows = larger(4, 3072 / (out_w * conv.stride_h * conv.stride_w));  // in the first-level cache
     } else {
         const int64_t row = int64_t(out_w) * conv.kernel_w * divide_up(conv.in_channels, conv.groups);
         rows = smaller(divide_up(448, out_w), larger(divide_up(196, out_w), (int)((1 << 15) / row)));

@@ -26,6 +26,8 @@ extern const Kernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::conv_scratch_floats,
     DGCONV_ISA::conv_pool_parts,
     DGCONV_ISA::conv,
+    DGCONV_ISA::expand_scratch_floats,
+    DGCONV_ISA::expand,
     DGCONV_ISA::sum_planes,
     DGCONV_ISA::gate_scratch_floats,
     DGCONV_ISA::generate,

@@ -15,7 +15,7 @@
 namespace dgconv {
 namespace {
 
-constexpr int64_t AHEAD_FLOATS = 2 << 20;  // fetched ahead of time: a part of the last-level cache
+constexpr int64_t AHEAD_FLOATS = 1 << 20;  // fetched ahead of time; of more, much is lost again before it is read
 
 int64_t whole_cache_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
@@ -106,6 +106,11 @@ class Worker {
                 const Selection selection = select_channels(x);
                 return convolve(&selection);
             }
+            case EXPAND:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.expand(step->expansion, step->conv, batch, x, y, in_arena(step->output_sums), scratch,
+                                   &ahead, share, shares);
+                });
             case POOL:
                 return run_stage(COMPUTING, [&](int share, int shares) {
                     kernels.pool(step->window, step->before, batch, x, y, scratch, share, shares);
@@ -185,6 +190,9 @@ DGCONV_EXPORT int64_t dgconv_gate_floats(const Gate* gate, int32_t batch) {
 DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     const View &x = step->input, &y = step->output;
     if (step->kind == POOL) return kernels().pool_scratch_floats(step->window, shape_of(x), shape_of(y));
+    if (step->kind == EXPAND) {
+        return kernels().expand_scratch_floats(step->expansion, step->conv, x.width, y.height, y.width);
+    }
     if (step->kind != CONV && step->kind != DYNAMIC_CONV) return 0;
     const int64_t conv = kernels().conv_scratch_floats(step->conv, x.height, x.width, y.height, y.width);
     const int64_t gate = step->kind == DYNAMIC_CONV ? kernels().gate_scratch_floats(step->gate) : 0;

@@ -16,19 +16,20 @@ struct View {
     int32_t place, channels, height, width;
 };
 
-enum StepKind : int32_t { CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, POINTWISE = 5 };
+enum StepKind : int32_t { CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, POINTWISE = 5, EXPAND = 6 };
 
 // One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
 struct Step {
     int32_t kind;
     int32_t activation;          // POINTWISE
     View input, output, other;   // other: the residual, or what POINTWISE adds
-    Conv conv;                   // CONV, DYNAMIC_CONV
+    Conv conv;                   // CONV, DYNAMIC_CONV; EXPAND: the depthwise one
+    Conv expansion;              // EXPAND: the 1x1 that comes first
     Gate gate;                   // DYNAMIC_CONV
     Norm before;                 // DYNAMIC_CONV (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
     Window window;               // POOL
     const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
-    int64_t output_sums;         // CONV, DYNAMIC_CONV: where to leave partial sums of the output, for a later gate
+    int64_t output_sums;         // CONV, DYNAMIC_CONV, EXPAND: where to leave partial sums of the output, for a later gate
     int64_t input_sums;          // DYNAMIC_CONV: the sums [B, C, input_parts] that the step before left; if there are
     int32_t input_parts;         //   none, it sums up its input itself
     int32_t regions_end;         // what this step and those before it read ends with this region of the program
