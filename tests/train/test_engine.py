@@ -1,6 +1,7 @@
 """The loop, on real digits, in small."""
 
 import json
+import signal
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from dgconv import create_model, dynamic_layers, load_model
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
-from dgconv.train import Recipe, evaluate, train, train_all
+from dgconv.train import Recipe, engine, evaluate, train, train_all
+from dgconv.train.checkpoint import load_checkpoint
+from dgconv.train.run import Run
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 16, "batch_size": 32}
 
@@ -109,3 +112,42 @@ def test_tensorboard_says_what_metrics_jsonl_says(tmp_path):
         scalars = events.Scalars(name)
         assert [scalar.value for scalar in scalars] == pytest.approx([line[name] for line in lines], rel=1e-6)
         assert [scalar.step for scalar in scalars] == [1, 2]
+
+
+class StopsAtTheEndOfAnEpoch(engine.Silent):
+    def __init__(self, stop) -> None:
+        self.stop, self.epochs = stop, []
+
+    def epoch(self, index, metrics):
+        self.epochs.append((index, metrics.epoch))
+        self.stop.number = signal.SIGINT if len(self.epochs) == 2 else 0
+
+
+def test_side_by_side(tmp_path):
+    """As a GPU has it: a step of each in turn, evaluations begun before any is waited for; stopped and resumed."""
+    recipes = [Recipe(**SMALL, epochs=2, seed=seed) for seed in (0, 1)]
+    data = recipes[0].load_data()
+    stop = engine._StopSignals()
+    watcher = StopsAtTheEndOfAnEpoch(stop)
+    for folder in (tmp_path / "0", tmp_path / "1"):
+        folder.mkdir()
+
+    def drive(checkpoints):
+        runs = [
+            Run(recipe, tmp_path / str(recipe.seed), data, torch.device("cpu"), checkpoint, side_by_side=2)
+            for recipe, checkpoint in zip(recipes, checkpoints, strict=True)
+        ]
+        engine._drive(runs, [0, 1], watcher, stop)
+        return runs
+
+    with pytest.raises(engine.Stopped):
+        drive([None, None])
+    assert watcher.epochs == [(0, 1), (1, 1)]
+    stop.number = 0
+    runs = drive([load_checkpoint(tmp_path / "0"), load_checkpoint(tmp_path / "1")])
+    assert watcher.epochs[2:] == [(0, 2), (1, 2)]
+    alone = run(tmp_path / "alone", epochs=2, seed=1)
+    for name, tensor in alone.model.state_dict().items():
+        assert torch.equal(tensor, runs[1].model.state_dict()[name])
+    assert runs[1].evaluation == alone.evaluation
+    assert json.loads((tmp_path / "1" / "config.json").read_text())["environment"]["side_by_side"] == 2

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +21,7 @@ from .distributed import any_rank, is_restart, rank, world_size
 from .evaluate import Evaluation
 from .metrics import EpochMetrics
 from .recipe import Recipe
-from .run import Run
+from .run import EVALUATING, Run
 
 LOOK_EVERY = 0.5  # seconds between looks at the loss, which wait for the device
 AGREE_EVERY = 50  # steps after which ranks agree whether to save
@@ -133,10 +133,9 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
         save = _agree(
             now - saved > 60 * min(run.recipe.checkpoint_minutes for run, _, _ in under_way.values()), count, runs
         )
+        evaluating: list[int] = []
         for number, (run, steps, stream) in list(under_way.items()):
-            with ExitStack() as stack:
-                if stream:
-                    stack.enter_context(torch.cuda.stream(stream))
+            with _on(stream):
                 try:
                     metrics = next(steps)
                 except StopIteration:
@@ -145,19 +144,32 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
                 if number not in started and run.first_step_seconds is not None:
                     started.add(number)
                     watcher.first_step(number, run.first_step_seconds, run.recipe.compile)
-                if metrics:
+                if metrics is EVALUATING:
+                    evaluating.append(number)
+                    continue
+                if isinstance(metrics, EpochMetrics):
                     watcher.epoch(number, metrics)
                 elif save:
                     run.save()
                 if look:
                     run.check_finite()
                     watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
+        for number in evaluating:
+            run, steps, stream = under_way[number]
+            with _on(stream):
+                metrics = next(steps)
+                assert isinstance(metrics, EpochMetrics)
+                watcher.epoch(number, metrics)
         saved, looked = (now if save else saved), (now if look else looked)
         if stop.number and under_way:
             for run, _, _ in under_way.values():
                 run.save()
                 run.writer.wait()
             raise Stopped([run.folder for run, _, _ in under_way.values()], stop.number)
+
+
+def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    return torch.cuda.stream(stream) if stream else nullcontext()
 
 
 def _agree(wanted: bool, count: int, runs: list[Run]) -> bool:

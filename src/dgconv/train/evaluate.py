@@ -1,6 +1,6 @@
 """Error on a data set, and how much the network really pruned on it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -47,8 +47,12 @@ class Evaluator:
         self.gates = torch.zeros(2, dtype=torch.float64, device=self.device)  # closed, seen
         self.captured: CapturedCall | None = None
 
-    @torch.no_grad()
     def __call__(self, split: Split, batch_size: int = 1000) -> Evaluation:
+        return self.begin(split, batch_size)()
+
+    @torch.no_grad()
+    def begin(self, split: Split, batch_size: int = 1000) -> Callable[[], Evaluation]:
+        """Queue all the work; the function it returns waits for the device and gives the result."""
         was_training = self.model.training
         self.model.eval()
         self.gates.zero_()
@@ -69,11 +73,16 @@ class Evaluator:
                 ]
             ).double()
         self.model.train(was_training)
-        images, left_out = sum_over_ranks(torch.tensor([seen, sum(skipped)], device=self.device)).tolist()
+        counts, gates = torch.tensor([seen, sum(skipped)], device=self.device), self.gates.clone()
+        return lambda: self._result(counts, sums, gates)
+
+    def _result(self, counts: Tensor, sums: Tensor, gates: Tensor) -> Evaluation:
+        """From the counts of this rank's images, used and skipped, and its sums over them."""
+        images, left_out = sum_over_ranks(counts).tolist()
         if not images:
             raise UserError(f"all {left_out} images to evaluate on are corrupt; restore at least some of them")
         loss, wrong, wrong5 = sum_over_ranks(sums).tolist()
-        closed, seen = sum_over_ranks(self.gates.clone()).tolist()
+        closed, seen = sum_over_ranks(gates).tolist()
         return Evaluation(
             images=images,
             loss=loss / images,

@@ -1,9 +1,10 @@
 """One network under training: its state, its steps and its epochs, on a CPU, a GPU or a share of several."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 import torch
@@ -43,6 +44,29 @@ from .writer import BackgroundWriter
 DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 BEST = "best.safetensors"
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
+
+
+class Evaluating(Enum):
+    """What a run says when the evaluation of an epoch is on its way."""
+
+    ON_ITS_WAY = auto()
+
+
+EVALUATING = Evaluating.ON_ITS_WAY
+
+
+@dataclass(frozen=True)
+class _EpochEnd:
+    """What is known of an epoch once it is trained; ``evaluation`` waits for the rest."""
+
+    progress: float
+    loss_sum: float
+    wrong: float
+    skipped: int
+    threshold: float | None
+    trained: float  # seconds
+    started: float  # when the evaluation was, by perf_counter
+    evaluation: Callable[[], Evaluation]
 
 
 class Run:
@@ -89,6 +113,7 @@ class Run:
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the epoch: loss, wrong answers, skipped
         self.writer = BackgroundWriter()
         self.environment = describe_environment(device)
+        self.side_by_side = side_by_side
         if side_by_side > 1:  # networks that share the device, without which the time of a run says little
             self.environment["side_by_side"] = side_by_side
         self.first_step_seconds: float | None = None
@@ -101,16 +126,19 @@ class Run:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def advance(self) -> Iterator[EpochMetrics | None]:
-        """The whole run, or what is left of it: yields None after each step and the metrics after each epoch."""
+    def advance(self) -> Iterator["EpochMetrics | Evaluating | None"]:
+        """The whole run, or what is left of it: yields None after each step and the metrics after each epoch.
+
+        A network that is trained beside others yields ``EVALUATING`` before them; then nothing may be saved.
+        """
         if self.position.epoch == self.recipe.epochs:  # resumed after its end
-            self.evaluation = self._evaluate()
+            self.evaluation = self.evaluator(self.data.test)
         while self.position.epoch < self.recipe.epochs:
             yield from self._epoch()
         self.writer.wait()
         self.model.eval()
 
-    def _epoch(self) -> Iterator[EpochMetrics | None]:
+    def _epoch(self) -> Iterator["EpochMetrics | Evaluating | None"]:
         position, recipe = self.position, self.recipe
         self.epoch_started = time.perf_counter() - position.seconds
         batches = self.data.train.batches(
@@ -132,14 +160,17 @@ class Run:
             position.seen += len(batch[1]) * world_size()
             position.seconds = time.perf_counter() - self.epoch_started
             yield None
-        yield self._finish_epoch()
+        end = self._end_training()
+        if self.side_by_side > 1:
+            yield EVALUATING  # the others queue their evaluations before anybody waits for one
+        yield self._finish_epoch(end)
 
-    def _finish_epoch(self) -> EpochMetrics:
-        position, recipe = self.position, self.recipe
+    def _end_training(self) -> "_EpochEnd":
+        """Everything that belongs to the epoch's training, and the evaluation begun."""
         self.check_finite()  # waits until the device has done all steps, which so far were only queued
         trained = time.perf_counter() - self.epoch_started
         loss_sum, wrong, skipped = sum_over_ranks(self.sums.clone()).tolist()
-        progress = (position.epoch + 1) / recipe.epochs
+        progress = (self.position.epoch + 1) / self.recipe.epochs
         self.gates.move_to(progress)
         self.method.move_to(progress)
         self.method.end_epoch(progress)
@@ -147,21 +178,26 @@ class Run:
         started = time.perf_counter()
         if self.mac_budget:
             threshold = self.mac_budget.update(self._images_to_measure(), progress)
-        self.evaluation = self._evaluate()
+        evaluation = self.evaluator.begin(self.data.test)
+        return _EpochEnd(progress, loss_sum, wrong, int(skipped), threshold, trained, started, evaluation)
+
+    def _finish_epoch(self, end: "_EpochEnd") -> EpochMetrics:
+        position, recipe = self.position, self.recipe
+        self.evaluation = end.evaluation()
         metrics = EpochMetrics(
             epoch=position.epoch + 1,
             learning_rate=cosine_learning_rate(recipe.learning_rate, self._progress(-1)),
-            target_pruned_share=self._target_rate() * pruning_ramp(progress),
-            train_loss=loss_sum / position.seen,
-            train_error=100 * wrong / position.seen,
+            target_pruned_share=self._target_rate() * pruning_ramp(end.progress),
+            train_loss=end.loss_sum / position.seen,
+            train_error=100 * end.wrong / position.seen,
             test_loss=self.evaluation.loss,
             test_error=self.evaluation.error,
             test_error_top5=self.evaluation.error_top5,
             pruned_share=self.evaluation.pruned_share,
-            threshold=threshold,
-            images_per_second=position.seen / trained,
-            seconds=trained + time.perf_counter() - started,
-            skipped_images=int(skipped) + self.evaluation.skipped if recipe.skip_corrupt_images else None,
+            threshold=end.threshold,
+            images_per_second=position.seen / end.trained,
+            seconds=end.trained + time.perf_counter() - end.started,
+            skipped_images=end.skipped + self.evaluation.skipped if recipe.skip_corrupt_images else None,
             first_step_seconds=self.first_step_seconds if self.in_first_epoch else None,
         )
         self.in_first_epoch = False
@@ -265,9 +301,6 @@ class Run:
     def _images_to_measure(self) -> Tensor:
         """The same training images after each epoch, as they are."""
         return next(iter(self.data.train.batches(MEASURED_IMAGES, train=False, device=self.device)))[0]
-
-    def _evaluate(self) -> Evaluation:
-        return self.evaluator(self.data.test)
 
     def _target_rate(self) -> float:
         rates = [layer.pruning_rate for _, layer in dynamic_layers(self.model)]
