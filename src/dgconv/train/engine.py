@@ -19,9 +19,9 @@ from ..models import ImageClassifier
 from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint
 from .distributed import any_rank, is_restart, rank, world_size
 from .evaluate import Evaluation
-from .metrics import EpochMetrics
+from .metrics import EVALUATING, EpochMetrics
 from .recipe import Recipe
-from .run import EVALUATING, Run
+from .run import Run
 
 LOOK_EVERY = 0.5  # seconds between looks at the loss, which wait for the device
 AGREE_EVERY = 50  # steps after which ranks agree whether to save

@@ -1,10 +1,9 @@
 """One network under training: its state, its steps and its epochs, on a CPU, a GPU or a share of several."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from enum import Enum, auto
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -34,7 +33,7 @@ from .logs import RunLog
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .mac_budget import MacBudget
 from .method import TrainingMethod
-from .metrics import EpochMetrics
+from .metrics import EVALUATING, EpochEnd, EpochMetrics, Evaluating
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
@@ -44,29 +43,6 @@ from .writer import BackgroundWriter
 DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 BEST = "best.safetensors"
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
-
-
-class Evaluating(Enum):
-    """What a run says when the evaluation of an epoch is on its way."""
-
-    ON_ITS_WAY = auto()
-
-
-EVALUATING = Evaluating.ON_ITS_WAY
-
-
-@dataclass(frozen=True)
-class _EpochEnd:
-    """What is known of an epoch once it is trained; ``evaluation`` waits for the rest."""
-
-    progress: float
-    loss_sum: float
-    wrong: float
-    skipped: int
-    threshold: float | None
-    trained: float  # seconds
-    started: float  # when the evaluation was, by perf_counter
-    evaluation: Callable[[], Evaluation]
 
 
 class Run:
@@ -126,7 +102,7 @@ class Run:
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
-    def advance(self) -> Iterator["EpochMetrics | Evaluating | None"]:
+    def advance(self) -> Iterator[EpochMetrics | Evaluating | None]:
         """The whole run, or what is left of it: yields None after each step and the metrics after each epoch.
 
         A network that is trained beside others yields ``EVALUATING`` before them; then nothing may be saved.
@@ -138,7 +114,7 @@ class Run:
         self.writer.wait()
         self.model.eval()
 
-    def _epoch(self) -> Iterator["EpochMetrics | Evaluating | None"]:
+    def _epoch(self) -> Iterator[EpochMetrics | Evaluating | None]:
         position, recipe = self.position, self.recipe
         self.epoch_started = time.perf_counter() - position.seconds
         batches = self.data.train.batches(
@@ -165,7 +141,7 @@ class Run:
             yield EVALUATING  # the others queue their evaluations before anybody waits for one
         yield self._finish_epoch(end)
 
-    def _end_training(self) -> "_EpochEnd":
+    def _end_training(self) -> EpochEnd:
         """Everything that belongs to the epoch's training, and the evaluation begun."""
         self.check_finite()  # waits until the device has done all steps, which so far were only queued
         trained = time.perf_counter() - self.epoch_started
@@ -179,9 +155,9 @@ class Run:
         if self.mac_budget:
             threshold = self.mac_budget.update(self._images_to_measure(), progress)
         evaluation = self.evaluator.begin(self.data.test)
-        return _EpochEnd(progress, loss_sum, wrong, int(skipped), threshold, trained, started, evaluation)
+        return EpochEnd(progress, loss_sum, wrong, int(skipped), threshold, trained, started, evaluation)
 
-    def _finish_epoch(self, end: "_EpochEnd") -> EpochMetrics:
+    def _finish_epoch(self, end: EpochEnd) -> EpochMetrics:
         position, recipe = self.position, self.recipe
         self.evaluation = end.evaluation()
         metrics = EpochMetrics(
