@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
+from .cli_device import find_device
 from .cli_output import console, show
-from .errors import UserError
 
 
 def figures(
@@ -27,17 +27,10 @@ def figures(
         examples: Test images to look at one by one.
         json: Print JSON instead of lines.
     """
-    import torch
-
     from .analysis.figures import Made, make_figures
-    from .analysis.run_folder import RunFolder
+    from .analysis.run_folder import open_runs
 
-    if not runs:
-        raise UserError("name at least one run folder")
-    if examples < 2:
-        raise UserError(f"examples must be at least 2, got {examples}")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    folders = [RunFolder(run, data_dir, device, examples) for run in runs]
+    folders = open_runs(runs, data_dir, find_device(), examples)
 
     def tell(made: Made) -> None:
         what = f"{made.figure} of {made.run}" if made.run else made.figure

@@ -36,20 +36,15 @@ def report(
         json: Print JSON instead of lines.
     """
     from .analysis.figures.style import check_matplotlib
-    from .analysis.run_folder import RunFolder
+    from .analysis.run_folder import open_runs
     from .report import ALL_FIGURES, count_steps, gather, write_page
 
-    if not runs:
-        raise UserError("name at least one run folder")
-    if examples < 2:
-        raise UserError(f"examples must be at least 2, got {examples}")
+    folders = open_runs(runs, data_dir, find_device(), examples)
     if out.is_dir():
         raise UserError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
     names = (only or ALL_FIGURES) if figures else ()
     if names:
         check_matplotlib()
-    device = find_device()
-    folders = [RunFolder(run, data_dir, device, examples) for run in runs]
     columns = (BarColumn(30), TextColumn("{task.completed:.0f}/{task.total}"), TimeElapsedColumn())
     with Progress(
         *columns, TextColumn("{task.description}", markup=False), console=Console(stderr=True), transient=True

@@ -1,5 +1,6 @@
 """A run folder as something to look at: its parts are read, or measured, when they are first asked for."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,14 @@ class RunFolder:
             images = calibration_images(self.data.train, self.device)
             self._passes[rate] = run_at_rate(self.model, self.data.test, rate, images, device=self.device)
         return self._passes[rate]
+
+
+def open_runs(
+    folders: Sequence[Path], data_dir: str | None = None, device: torch.device | str = "cpu", examples: int = 256
+) -> list[RunFolder]:
+    """At least one, and with enough examples to compare."""
+    if not folders:
+        raise UserError("name at least one run folder")
+    if examples < 2:
+        raise UserError(f"examples must be at least 2, got {examples}")
+    return [RunFolder(folder, data_dir, device, examples) for folder in folders]
