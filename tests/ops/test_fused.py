@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
-from dgconv.layers.fusible import BatchNormReLU2d
+from dgconv.layers import LearnedGroupConv2d, StandardGroupConv2d
+from dgconv.layers.fusible import BatchNormReLU2d, run_pointwise
 from dgconv.ops import fused
 from dgconv.ops.overlap import overlapping
 from dgconv.train import lasso_loss, take_saliencies
@@ -26,22 +27,49 @@ def one_step(model, monkeypatch, mode):
     model = copy.deepcopy(model)
     x = torch.sin(torch.arange(6 * 3 * 8 * 8, device=DEVICE) ** 2 / 7).view(6, 3, 8, 8)
     loss = F.cross_entropy(model(x), torch.arange(6, device=DEVICE))
-    (loss + 0.01 * lasso_loss(take_saliencies(model))).backward()
+    saliencies = take_saliencies(model)
+    (loss + 0.01 * lasso_loss(saliencies) if saliencies else loss).backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return loss.item(), gradients, {n: b for n, b in model.named_buffers() if "num_batches" not in n}
 
 
-@pytest.mark.parametrize("name", ["condensenet20_dgc", "condensenet20_dgcg"])
-def test_fused_network_equals_plain(name, monkeypatch):
+@pytest.mark.parametrize("method", ["", "_sgc", "_lgc", "_dgc", "_dgcg"])
+def test_fused_network_equals_plain(method, monkeypatch):
     torch.manual_seed(0)
-    model = create_model(name, stages=(2, 1), growth=(4, 8)).to(DEVICE)
+    model = create_model(f"condensenet20{method}", stages=(2, 1), growth=(4, 8)).to(DEVICE)
+    for layer in model.modules():
+        if isinstance(layer, LearnedGroupConv2d):
+            layer.keep_only(layer.in_channels // 2)
     loss, *found = one_step(model, monkeypatch, FUSED)
     plain_loss, *expected = one_step(model, monkeypatch, "0")
     assert loss == pytest.approx(plain_loss, rel=TOLERANCE / 10)
     for fused_tensors, plain_tensors in zip(found, expected, strict=True):
         for key, tensor in plain_tensors.items():
+            tensor = tensor.float()
             allowed = THROUGH_A_NETWORK * tensor.abs().max().clamp(min=1e-3)
-            assert (fused_tensors[key] - tensor).abs().max() <= allowed, key
+            assert (fused_tensors[key].float() - tensor).abs().max() <= allowed, key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("batch", "channels", "outputs", "groups", "size"),
+    [(1, 1, 1, 1, 1), (7, 24, 12, 4, 5), (3, 70, 9, 1, 11), (2, 40, 140, 2, 3), (5, 6, 6, 3, 9)],
+)
+def test_pointwise_conv_equals_torch(batch, channels, outputs, groups, size, interleaved, dtype):
+    x = torch.randn(batch, channels, size, size, device=DEVICE).to(dtype).requires_grad_()
+    weight = torch.randn(outputs, channels // groups, 1, 1, device=DEVICE, requires_grad=True)
+    grad = torch.randn(batch, outputs, size, size, device=DEVICE).to(dtype)
+    out = fused.pointwise_conv(x, weight, groups, interleaved=interleaved)
+    expected = F.conv2d(x.double(), weight.double(), groups=groups)
+    if interleaved:
+        expected = expected.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
+    found = [out, *torch.autograd.grad(out, (x, weight), grad)]
+    wanted = [expected, *torch.autograd.grad(expected, (x, weight), grad.double())]
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5 if DEVICE == "cpu" else 3e-3
+    for actual, right in zip(found, wanted, strict=True):
+        assert (actual - right).abs().max() <= tolerance * right.abs().max()
+    assert [tensor.dtype for tensor in found] == [dtype, dtype, torch.float32]
 
 
 @pytest.mark.parametrize("gate", ["head", "global"])
@@ -111,6 +139,17 @@ def test_the_fused_form_is_really_used(monkeypatch):
     monkeypatch.setenv("DGCONV_TRITON", "0")
     assert "BatchNormReLU" not in norm(x).grad_fn.name()
     assert "BatchNormReLU" not in norm.eval()(x).grad_fn.name()
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Conv2d, StandardGroupConv2d, LearnedGroupConv2d])
+def test_the_fused_pointwise_convolution_is_really_used(layer, monkeypatch):
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    conv, x = layer(8, 8, 1, bias=False).to(DEVICE), torch.randn(2, 8, 4, 4, device=DEVICE)
+    assert "PointwiseConv" in run_pointwise(conv, x).grad_fn.name()
+    assert "PointwiseConv" not in run_pointwise(layer(8, 8, 1).to(DEVICE), x[..., :1].expand(2, 8, 4, 4)).grad_fn.name()
+    with monkeypatch.context() as context:
+        context.setenv("DGCONV_TRITON", "0")
+        assert "PointwiseConv" not in run_pointwise(conv, x).grad_fn.name()
 
 
 def test_only_on_a_gpu_unless_asked(monkeypatch):

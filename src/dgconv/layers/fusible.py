@@ -59,3 +59,15 @@ class GroupedConv2d(nn.Conv2d):
 
     def _can_fuse(self, x: Tensor) -> bool:
         return fused.fits(x) and x.is_contiguous() and fused.fits_grouped_conv3x3(x)
+
+
+def run_pointwise(conv: nn.Module, x: Tensor) -> Tensor:
+    """``conv(x)``; in fewer kernels, if it is a plain 1x1 convolution of torch's that nobody watches."""
+    if (
+        type(conv) is nn.Conv2d
+        and fused.fits_pointwise(conv, x)
+        and not (conv._forward_hooks or conv._forward_pre_hooks)
+    ):
+        return fused.pointwise_conv(x, conv.weight, conv.groups)
+    out: Tensor = conv(x)
+    return out

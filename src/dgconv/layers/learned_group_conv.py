@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..ops import fused
 from ._conv import Size2
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
@@ -80,6 +81,8 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
         self.mask &= gate.mask(use)
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.fits_pointwise(self, x):
+            return fused.pointwise_conv(x, self.masked_weight())
         return F.conv2d(x, self.masked_weight(), self.bias, self.stride, self.padding, self.dilation)
 
     def masked_weight(self) -> Tensor:

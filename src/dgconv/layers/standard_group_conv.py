@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..ops import fused
 from ._conv import Size2
 
 
@@ -39,5 +40,7 @@ class StandardGroupConv2d(nn.Conv2d):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        if fused.fits_pointwise(self, x):
+            return fused.pointwise_conv(x, self.weight, self.groups, interleaved=True)
         grouped = super().forward(x)
         return grouped.unflatten(-3, (self.groups, -1)).transpose(-3, -4).flatten(-4, -3)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
+from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d, run_pointwise
 from ._classifier import ImageClassifier, initialize, make_classifier
 from ._registry import ConvLayer, norm_after, register_backbone
 
@@ -32,7 +32,7 @@ class DenseLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         out, x = self.norm1(x, and_input=True)
-        out = self.conv1(out)
+        out = run_pointwise(self.conv1, out)
         return self.conv2.append_to(x, self.norm2(out), self.stage_channels)
 
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .overlap import beside
 
@@ -95,6 +95,19 @@ def take_room(x: Tensor, channels: int) -> Tensor:
 def whole_images(x: Tensor) -> bool:
     """Whether each image lies in one piece, as those of a part of a wider tensor do."""
     return x[:1].is_contiguous()
+
+
+def fits_pointwise(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether :func:`pointwise_conv` can stand in for this layer: 1x1, without a bias, on contiguous planes."""
+    is_pointwise = conv.kernel_size == conv.stride == (1, 1) and conv.padding in ((0, 0), "valid")
+    return (
+        fits(x) and x.dim() == 4 and is_pointwise and conv.bias is None and x.is_contiguous() and 0 < x.numel() < 2**31
+    )
+
+
+def pointwise_conv(x: Tensor, weight: Tensor, groups: int = 1, *, interleaved: bool = False) -> Tensor:
+    """``conv2d(x, weight, groups=groups)`` for a 1x1 kernel; ``interleaved`` shuffles the groups of the result."""
+    return _PointwiseConv.apply(_cast(x), weight, groups, interleaved)
 
 
 def average_pool2x2(x: Tensor) -> Tensor:
@@ -199,6 +212,30 @@ def _conv3x3_gradients(grad: Tensor, x: Tensor, weight: Tensor, groups: int) -> 
     arguments = (grad, x, weight, groups)
     (grad_weight,) = beside((weight,), lambda: (kernels.weight_gradient(*arguments),), read=(grad, x))
     return kernels.input_gradient(*arguments), grad_weight
+
+
+class _PointwiseConv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, groups, interleaved):  # type: ignore[no-untyped-def]
+        from .triton import pointwise_conv as kernels
+
+        ctx.save_for_backward(x, weight)
+        ctx.options = groups, interleaved
+        return kernels.forward(x.flatten(2), weight.flatten(1), groups, interleaved).unflatten(2, x.shape[2:])
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        from .triton import pointwise_conv as kernels
+        from .triton.pointwise import sum_parts
+
+        x, weight = ctx.saved_tensors
+        arguments = (grad.contiguous().flatten(2), x.flatten(2), weight.flatten(1), *ctx.options)
+
+        def of_weight() -> tuple[Tensor]:
+            return (sum_parts(kernels.weight_gradient_parts(*arguments)).view_as(weight).to(weight.dtype),)
+
+        (grad_weight,) = beside((weight,), of_weight, read=arguments[:2])
+        return kernels.input_gradient(*arguments).view_as(x), grad_weight, None, None
 
 
 class _AveragePool2x2(torch.autograd.Function):
