@@ -311,6 +311,12 @@ def test_time_split():
     assert static["generator"] == static["select"] == static["pool"] == 0 < static["convolution"]
 
 
+def test_time_split_counts_an_expansion_as_convolution():
+    split = NativeProgram(Graph("x", "y", [expanded(8, 32)])).time_split(torch.randn(1, 8, 28, 28))
+    assert split["convolution"] > 0
+    assert split["other"] == 0
+
+
 def test_copies_work():
     program, x = NativeProgram(network()), torch.randn(1, 3, 32, 32)
     assert torch.equal(copy.deepcopy(program)(x), program(x))

@@ -43,7 +43,8 @@ class NativeProgram:
         seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64)
         self._run(plan, x, torch.empty(len(x), *plan.output_shape), seconds)
         split = dict(zip(structs.STAGES, seconds.sum(0).tolist(), strict=True))
-        is_conv = torch.tensor([step.kind in (structs.CONV, structs.DYNAMIC_CONV) for step in plan.steps])
+        convolutions = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND)
+        is_conv = torch.tensor([step.kind in convolutions for step in plan.steps])
         split["convolution"] = float(seconds[is_conv, -1].sum())
         split["other"] = split.pop("compute") - split["convolution"]
         return split
