@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..data import Split
 from ..errors import UserError
+from ..train.evaluate import images_at_once
 from .image_cost import ImageCost
 from .rate import at_rate
 
@@ -42,7 +43,7 @@ def run_at_rate(
     rate: float,
     calibration: Tensor,
     *,
-    batch_size: int = 1000,
+    batch_size: int | None = None,
     device: torch.device | str = "cpu",
 ) -> Pass:
     """All images once at this rate; ``calibration`` are the images for :func:`set_rate`."""
@@ -52,7 +53,7 @@ def run_at_rate(
         stack.callback(model.train, model.training)
         model.eval()
         stack.enter_context(at_rate(model, rate, calibration))
-        for x, target in split.batches(batch_size, train=False, device=device):
+        for x, target in split.batches(batch_size or images_at_once(device), train=False, device=device):
             cost = cost or ImageCost(model, tuple(x.shape[1:]))
             with cost:
                 logits = model(x.contiguous(memory_format=torch.channels_last))

@@ -47,12 +47,13 @@ class Evaluator:
         self.gates = torch.zeros(2, dtype=torch.float64, device=self.device)  # closed, seen
         self.captured: CapturedCall | None = None
 
-    def __call__(self, split: Split, batch_size: int = 1000) -> Evaluation:
+    def __call__(self, split: Split, batch_size: int | None = None) -> Evaluation:
         return self.begin(split, batch_size)()
 
     @torch.no_grad()
-    def begin(self, split: Split, batch_size: int = 1000) -> Callable[[], Evaluation]:
+    def begin(self, split: Split, batch_size: int | None = None) -> Callable[[], Evaluation]:
         """Queue all the work; the function it returns waits for the device and gives the result."""
+        batch_size = batch_size or images_at_once(self.device)
         was_training = self.model.training
         self.model.eval()
         self.gates.zero_()
@@ -128,6 +129,13 @@ def counting_gates(model: nn.Module, count: Tensor) -> Iterator[None]:
         yield
 
 
-def evaluate(model: nn.Module, split: Split, batch_size: int = 1000, device: torch.device | str = "cpu") -> Evaluation:
+def images_at_once(device: torch.device | str) -> int:
+    """Many fill a GPU. On a CPU large tensors leave its caches, and their memory is taken anew for each."""
+    return 1000 if torch.device(device).type == "cuda" else 64
+
+
+def evaluate(
+    model: nn.Module, split: Split, batch_size: int | None = None, device: torch.device | str = "cpu"
+) -> Evaluation:
     """One evaluation; see :class:`Evaluator`."""
     return Evaluator(model, device)(split, batch_size)
