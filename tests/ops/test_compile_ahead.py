@@ -1,4 +1,10 @@
-"""Kernels compiled side by side before they are used."""
+"""Kernels compiled side by side before they are used, and compiled at all, where there is no GPU to run them on."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,3 +35,21 @@ def test_without_a_gpu_the_function_just_runs(monkeypatch):
     with compiling_ahead(torch.device("cpu")):
         total = torch.ones(3).sum()
     assert total == 3
+
+
+def test_every_kernel_compiles_for_a_gpu(tmp_path):
+    """Without one. The interpreter in which they are tested here accepts what the compiler refuses."""
+    triton = pytest.importorskip("triton")
+    if not (Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas").exists():
+        pytest.skip("Triton came without the assembler for NVIDIA GPUs")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("compile_for_gpu.py")],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    count, left_out = re.fullmatch(r"(\d+) kernels; ?(.*)\n", done.stdout).groups()
+    assert int(count) >= 25
+    assert not left_out, "launch them in compile_for_gpu.py, too"

@@ -1,0 +1,112 @@
+"""Compiles every Triton kernel of dgconv for an H200, without one, and prints those that it left out. Run as a script.
+
+Triton's interpreter, in which the kernels are tested on a CPU, accepts what its compiler refuses.
+"""
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+import torch
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from dgconv.ops import triton as kernels
+
+TARGET = GPUTarget("cuda", 90, 32)
+POINTERS = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.bool: "*i1", torch.int64: "*i64",
+}  # fmt: skip
+OPTIONS = ("num_warps", "num_stages")
+
+
+class Compiled:
+    """Stands in for a kernel: a launch compiles it for these arguments."""
+
+    def __init__(self, kernel: JITFunction) -> None:
+        self.kernel, self.launches = kernel, 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.launch
+
+    def launch(self, *arguments: Any, **named: Any) -> None:
+        options = {name: named.pop(name) for name in OPTIONS if name in named}
+        given = dict(zip(self.kernel.arg_names, arguments, strict=False)) | named
+        signature, constants, attributes = {}, {}, {}
+        for place, parameter in enumerate(self.kernel.params):
+            value = given[parameter.name]
+            specialised = not parameter.do_not_specialize
+            if parameter.is_constexpr or (specialised and value is not None and type(value) is int and value == 1):
+                signature[parameter.name], constants[(place,)] = "constexpr", value
+                continue
+            is_tensor = isinstance(value, torch.Tensor)
+            signature[parameter.name] = (
+                POINTERS[value.dtype] if is_tensor else "fp32" if isinstance(value, float) else "i32"
+            )
+            if is_tensor or (specialised and type(value) is int and value % 16 == 0):
+                attributes[(place,)] = [["tt.divisibility", 16]]
+        compile(ASTSource(self.kernel, signature, constants, attributes), target=TARGET, options=options)
+        self.launches += 1
+
+
+def main() -> None:
+    names = [module.name for module in pkgutil.iter_modules(kernels.__path__)]
+    modules = {name: import_module(f"{kernels.__name__}.{name}") for name in names}
+    stand_ins = {}
+    for module in modules.values():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, JITFunction) and name.endswith("_kernel"):
+                stand_ins[f"{module.__name__}.{name}"] = Compiled(value)
+                setattr(module, name, stand_ins[f"{module.__name__}.{name}"])
+    for dtype in (torch.bfloat16, torch.float32):
+        launch_all(modules, dtype)
+    print(len(stand_ins), "kernels;", *[name for name, kernel in stand_ins.items() if not kernel.launches])
+
+
+def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
+    """Every kernel, at sizes of a CondenseNet-50 and a ResNet-18."""
+    for channels, side in ((48, 32), (144, 16)):
+        x, vector = torch.empty(64, channels, side, side, dtype=dtype), torch.empty(channels)
+        norm = modules["batch_norm_relu"]
+        norm.forward(x, vector, vector, vector, vector, 0.1, 1e-5)
+        norm.forward_eval(x, vector, vector, vector, vector, 1e-5)
+        norm.backward(x, x, vector, vector, vector, vector, x)
+    batch, channels, outputs, heads, pixels = 64, 144, 64, 4, 256
+    x, grad = torch.empty(batch, channels, pixels, dtype=dtype), torch.empty(batch, outputs, pixels, dtype=dtype)
+    weight, pooled = torch.empty(outputs, channels), torch.empty(batch, channels)
+    gate, width = modules["saliency_gate"], 9
+    generator = (torch.empty(heads, width, channels), torch.empty(heads, channels, width), torch.empty(heads, channels))
+    keep, threshold = torch.tensor(36), torch.tensor(0.5)
+    gate.pool(x[..., None])
+    for limit in (None, threshold):
+        saliency, gates, hidden, kept, folded = gate.forward_folded(
+            pooled, *generator, keep, limit, limit is not None, weight, dtype
+        )
+        gate.forward(pooled, *generator, keep, limit, limit is not None)
+        gate.backward(gates, saliency, saliency, kept, hidden, pooled, *generator[:2], limit is not None)
+    pointwise = modules["pointwise"]
+    pointwise.forward(x, folded)
+    pointwise.backward(grad, x, weight, gates, folded, pooled)
+    for groups, interleaved in ((1, False), (4, True)):
+        arguments = (grad, x, weight[:, : channels // groups].contiguous(), groups, interleaved)
+        modules["pointwise_conv"].forward(*arguments[1:])
+        modules["pointwise_conv"].input_gradient(*arguments)
+        modules["pointwise_conv"].weight_gradient_parts(*arguments)
+    wide, narrow = torch.empty(batch, 64, 16, 16, dtype=dtype), torch.empty(batch, 16, 16, 16, dtype=dtype)
+    grouped = torch.empty(16, 16, 3, 3)
+    modules["grouped_conv3x3"].forward(wide, grouped, 4)
+    modules["grouped_conv3x3"].backward(narrow, wide, grouped, 4)
+    copies = modules["head_copies"]
+    image = torch.empty(batch, 64, 14, 14, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    gates = torch.empty(batch, heads, 64)
+    scaled = copies.scale(image, gates)
+    copies.interleave(scaled)
+    copies.separate(image, heads)
+    copies.combine(scaled, image, gates)
+    copies.add_pooled(image, torch.empty(batch, 64))
+
+
+if __name__ == "__main__":
+    main()
