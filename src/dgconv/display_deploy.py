@@ -60,7 +60,10 @@ def print_bench(console: Console, bench: Bench) -> None:
             for part in dict.fromkeys(part for measurement in group for part in measurement.split):
                 table.add_row(f"  of DGC, prepared: {part}", *(c for m in group for c in _split_cells(m, part)))
         console.print(table)
-    console.print("Speed-up is over the fastest dense form. Medians and quartiles of interleaved repeats.")
+    console.print(
+        "Speed-up is over the fastest dense form. Medians and quartiles of interleaved repeats, each after a pause and "
+        "some untimed calls of the same form."
+    )
     if any(row.layout for measurement in bench.measurements for row in measurement.rows):
         console.print("torch: the faster of NCHW and NHWC.")
     if any(measurement.split for measurement in bench.measurements):
