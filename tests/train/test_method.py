@@ -76,12 +76,12 @@ def test_called_by_the_trainer(tmp_path, monkeypatch):
     layer = next(layer for layer in run.model.modules() if isinstance(layer, Pulled))
     for _ in run.advance():
         pass
-    step = ["forward", "penalty"]
+    step, evaluation = ["forward", "penalty"], ["forward"] * 6  # of 360 images, 64 at once
     assert layer.calls == [
         *[("move_to", 0.0), *step, ("move_to", 0.25), *step],
-        *[("move_to", 0.5), ("end_epoch", 0.5), "forward"],  # the evaluation
+        *[("move_to", 0.5), ("end_epoch", 0.5), *evaluation],
         *[("move_to", 0.5), *step, ("move_to", 0.75), *step],
-        *[("move_to", 1.0), ("end_epoch", 1.0), "forward"],
+        *[("move_to", 1.0), ("end_epoch", 1.0), *evaluation],
     ]
     rates = [0.1, 0.1 * (1 + 2**-0.5) / 2, 0.05, 0.1 * (1 - 2**-0.5) / 2]  # the cosine
     expected = 2.0

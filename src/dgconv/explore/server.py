@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 ADDRESS = "127.0.0.1"
 PATIENCE = 30  # seconds for somebody who sends slowly
 CHUNK = 1 << 16
+A_MOMENT = 0.2  # seconds
 STATUS_OF = {NoSuchImage: HTTPStatus.NOT_FOUND, TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 Parameters = dict[str, str]
 
@@ -108,6 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _read_body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()):
+            self._discard_what_comes()
             raise UserError("the request does not say how long it is; send the file as its body")
         if int(length) > MAX_BYTES:
             self._discard(min(int(length), 4 * MAX_BYTES))  # a browser listens only after it has sent
@@ -117,6 +120,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _discard(self, length: int) -> None:
         while length > 0 and (chunk := self.rfile.read(min(CHUNK, length))):
             length -= len(chunk)
+
+    def _discard_what_comes(self) -> None:
+        """Of a body that may end anywhere. Closed on unread bytes, a connection would take the answer with it."""
+        self.connection.settimeout(A_MOMENT)
+        with suppress(OSError):
+            for _ in range(MAX_BYTES // CHUNK):
+                if not self.rfile.read1(CHUNK):
+                    break
 
     def _send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
         self.send_response(status)
