@@ -63,9 +63,9 @@ def test_several_networks(tmp_path, capsys, monkeypatch):
     runs = ["digits-seed0-1", "digits-seed1-1", "mine-seed0-1", "mine-seed1-1"]
     assert [result["run"] for result in results] == [f"runs/{run}" for run in runs]
     assert [result["model"] for result in results] == ["condensenet20_dgc"] * 2 + ["condensenet20"] * 2
-    code, out, _ = dgconv(capsys, "train", "--resume", "runs/mine-seed1-1", "--json")
+    code, out, _ = dgconv(capsys, "train", "--resume", "runs/mine-seed1-1", "runs/digits-seed0-1", "--json")
     assert code == 0
-    assert json.loads(out) == results[-1], "there was nothing left to do"
+    assert json.loads(out) == [results[-1], results[0]], "there was nothing left to do"
 
 
 def test_flags_apply_to_every_recipe():
@@ -195,6 +195,7 @@ def test_models(capsys):
         (["train", "--seeds", "1", "1"], "--seeds must differ from each other, got 1 1"),
         (["train", "digits", "--resume", "run"], "--resume goes on with a run as it was begun"),
         (["train", "--resume", "nowhere"], "nowhere"),
+        (["train", "--resume", "run", "run"], "--resume names a run folder twice"),
         (["train", "--dry-run", "--data", "mnist"], "unknown data set 'mnist'"),
         (["train", "--dry-run", "--data", "parquet"], "needs --data-dir"),
         (["train", "--dry-run", "--heads", "3"], "3 heads, 32 output channels"),

@@ -37,7 +37,7 @@ def train(request: TrainRequest) -> None:
         progress = Console(stderr=arguments.json, quiet=not is_first)
         with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
             jobs = run_folders(request)
-            results = train_all(jobs, device=device, watcher=display, resuming=arguments.resume is not None)
+            results = train_all(jobs, device=device, watcher=display, resuming=bool(arguments.resume))
         if is_first:
             _show_results(results, device, arguments.json)
 

@@ -29,8 +29,8 @@ class TrainArguments:
     """Train each recipe once for each of these seeds."""
     out: Path | None = None
     """Run folder, new or empty, for a single network; default runs/RECIPE-N."""
-    resume: Path | None = None
-    """Run folder to go on with, instead of a recipe."""
+    resume: tuple[Path, ...] = ()
+    """Run folders to go on with, instead of recipes; on a GPU side by side."""
     dry_run: bool = False
     """Only print model, MACs, steps, an estimate of the memory and the schedule. Needs no data set."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -58,8 +58,9 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
     arguments = parse(load_recipe(first))
     _check(arguments)
     if arguments.resume:
-        recipe = parse(Recipe.from_dict(load_checkpoint(arguments.resume).recipe, str(arguments.resume))).recipe
-        return TrainRequest(arguments, [recipe], [recipe])
+        begun = [Recipe.from_dict(load_checkpoint(folder).recipe, str(folder)) for folder in arguments.resume]
+        recipes = [parse(recipe).recipe for recipe in begun]
+        return TrainRequest(arguments, recipes, recipes)
     originals = [load_recipe(name) for name in arguments.recipes or (DEFAULT_RECIPE,)]
     recipes = [_named(parse(original).recipe, original) for original in originals]
     runs = [replace(recipe, seed=seed) for recipe in recipes for seed in arguments.seeds or (recipe.seed,)]
@@ -73,8 +74,10 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
 
 def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tuple[Recipe, Path]]:
     """Each network with its run folder: the one asked for, or the first free ``runs/RECIPE[-seedS]-N``."""
-    if asked := request.arguments.resume or request.arguments.out:
-        return [(request.runs[0], asked)]
+    if request.arguments.resume:
+        return list(zip(request.runs, request.arguments.resume, strict=True))
+    if request.arguments.out:
+        return [(request.runs[0], request.arguments.out)]
     if started_by_torchrun():
         raise UserError("under torchrun name the run folder with --out, so that all processes and a restart find it")
     chosen: dict[Path, Recipe] = {}
@@ -90,6 +93,8 @@ def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tupl
 def _check(arguments: TrainArguments) -> None:
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise UserError(f"--seeds must differ from each other, got {' '.join(map(str, arguments.seeds))}")
+    if len(set(arguments.resume)) < len(arguments.resume):
+        raise UserError("--resume names a run folder twice")
     if arguments.resume and (arguments.recipes or arguments.seeds or arguments.out):
         raise UserError("--resume goes on with a run as it was begun: name no recipe beside it, nor --seeds or --out")
 

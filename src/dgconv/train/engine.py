@@ -41,7 +41,7 @@ class Stopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM; every run under way was saved first."""
 
     def __init__(self, folders: list[Path], number: int) -> None:
-        super().__init__(f"stopped and saved. To go on: {'; '.join(f'dgconv train --resume {f}' for f in folders)}")
+        super().__init__(f"stopped and saved. To go on: dgconv train --resume {' '.join(map(str, folders))}")
         self.number = number
 
 
