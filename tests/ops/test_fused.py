@@ -18,7 +18,7 @@ from dgconv.train.graphs import CapturedCall
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FUSED = {"cuda": "", "cpu": "interpret"}[DEVICE]
 TOLERANCE = 1e-4 if DEVICE == "cpu" else 2e-2  # TF32 in the kernels
-THROUGH_A_NETWORK = 1e-4 if DEVICE == "cpu" else 0.1  # torch's own convolutions with TF32 were seen 8 % off there
+THROUGH_A_NETWORK = 1e-4 if DEVICE == "cpu" else 1e-2  # a ReLU that turns moves a whole gradient of so small a network
 pytest.importorskip("triton")
 
 
@@ -35,6 +35,7 @@ def one_step(model, monkeypatch, mode):
 
 @pytest.mark.parametrize("method", ["", "_sgc", "_lgc", "_dgc", "_dgcg"])
 def test_fused_network_equals_plain(method, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its errors grow to 20 % on the way
     torch.manual_seed(0)
     model = create_model(f"condensenet20{method}", stages=(2, 1), growth=(4, 8)).to(DEVICE)
     for layer in model.modules():
@@ -50,13 +51,14 @@ def test_fused_network_equals_plain(method, monkeypatch):
             assert (fused_tensors[key].float() - tensor).abs().max() <= allowed, key
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("dtype", "tf32"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True)])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
     ("batch", "channels", "outputs", "groups", "size"),
     [(1, 1, 1, 1, 1), (7, 24, 12, 4, 5), (3, 70, 9, 1, 11), (2, 40, 140, 2, 3), (5, 6, 6, 3, 9)],
 )
-def test_pointwise_conv_equals_torch(batch, channels, outputs, groups, size, interleaved, dtype):
+def test_pointwise_conv_equals_torch(batch, channels, outputs, groups, size, interleaved, dtype, tf32, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
     x = torch.randn(batch, channels, size, size, device=DEVICE).to(dtype).requires_grad_()
     weight = torch.randn(outputs, channels // groups, 1, 1, device=DEVICE, requires_grad=True)
     grad = torch.randn(batch, outputs, size, size, device=DEVICE).to(dtype)
@@ -66,7 +68,7 @@ def test_pointwise_conv_equals_torch(batch, channels, outputs, groups, size, int
         expected = expected.unflatten(1, (groups, -1)).transpose(1, 2).flatten(1, 2)
     found = [out, *torch.autograd.grad(out, (x, weight), grad)]
     wanted = [expected, *torch.autograd.grad(expected, (x, weight), grad.double())]
-    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5 if DEVICE == "cpu" else 3e-3
+    tolerance = 2e-2 if dtype == torch.bfloat16 else 1e-5 if DEVICE == "cpu" or not tf32 else 3e-3
     for actual, right in zip(found, wanted, strict=True):
         assert (actual - right).abs().max() <= tolerance * right.abs().max()
     assert [tensor.dtype for tensor in found] == [dtype, dtype, torch.float32]

@@ -10,7 +10,7 @@ product, where shifted rows load as fast as any; the horizontal taps sit on its 
 
 The input's gradient is the same convolution of dy with the taps flipped and the channels swapped. The weight's is the
 product of the same x tile with the shifted dy: its partial sums over chunks of rows go to a buffer and a second launch
-adds them in a fixed order. Accumulation is in fp32; fp32 inputs multiply in TF32, as cuDNN's do by default.
+adds them in a fixed order. Accumulation is in fp32; fp32 inputs multiply as cuDNN's do, see precision.py.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from . import precision
 
 BUSY_PROGRAMS = 512  # enough for the 132 multiprocessors of an H200
 MAX_WIDTH = 256
@@ -76,6 +78,7 @@ def _convolve(
     _convolve_kernel[(tiles, groups, triton.cdiv(outside, block_o))](
         x, weight, y, batch, x.stride(0), y.stride(0), H=height, W=width, IN=inside, OUT=outside, TRANSPOSED=transposed,
         BLOCK_R=block_r, BLOCK_W=block_w, BLOCK_I=block_i, BLOCK_O=block_o,
+        PRECISION=precision.of_products(),
     )  # fmt: skip
     return y
 
@@ -90,6 +93,7 @@ def _weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, groups: int, inside:
     _weight_partials_kernel[(chunks, groups, triton.cdiv(inside, block_i) * triton.cdiv(outside, block_o))](
         dy, x, partial, batch, groups, dy.stride(0), weight.numel(), H=height, W=width, IN=inside,
         OUT=outside, TILES=per_chunk, BLOCK_R=block_r, BLOCK_W=block_w, BLOCK_I=block_i, BLOCK_O=block_o,
+        PRECISION=precision.of_products(),
     )  # fmt: skip
     dweight = torch.empty_like(weight)
     grid = (triton.cdiv(weight.numel(), 16),)
@@ -140,7 +144,7 @@ def _weight_tile(group, first_i, first_o, IN: tl.constexpr, OUT: tl.constexpr, B
 def _convolve_kernel(
     x_ptr, w_ptr, y_ptr, B, x_stride, y_stride, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr, OUT: tl.constexpr,
     TRANSPOSED: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_I: tl.constexpr,
-    BLOCK_O: tl.constexpr,
+    BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     tile, group, first_o = tl.program_id(0), tl.program_id(1), tl.program_id(2) * BLOCK_O
     PIXELS: tl.constexpr = BLOCK_R * BLOCK_W
@@ -149,7 +153,7 @@ def _convolve_kernel(
     for first_i in tl.static_range(0, IN, BLOCK_I):
         x = _load_rows(x_ptr, image * x_stride, row, col, inside, group, first_i, H, W, IN, BLOCK_I)
         offsets, mask = _weight_tile(group, first_i, first_o, IN, OUT, BLOCK_I, BLOCK_O, TRANSPOSED)
-        z = tl.dot(x, tl.load(w_ptr + offsets, mask=mask, other=0.0).to(x.dtype), acc=z, input_precision="tf32")
+        z = tl.dot(x, tl.load(w_ptr + offsets, mask=mask, other=0.0).to(x.dtype), acc=z, input_precision=PRECISION)
     # y[c] = Σ_kx z[c + kx - 1, kx]; a neighbour beyond the row's ends is padding
     z = tl.reshape(z, (BLOCK_R, BLOCK_W, 4 * BLOCK_O))
     neighbour = tl.arange(0, BLOCK_W)[:, None] + tl.arange(0, 4 * BLOCK_O)[None, :] % 4 - 1
@@ -166,7 +170,7 @@ def _convolve_kernel(
 def _weight_partials_kernel(
     dy_ptr, x_ptr, partial_ptr, B, groups, dy_stride, numel, H: tl.constexpr, W: tl.constexpr, IN: tl.constexpr,
     OUT: tl.constexpr, TILES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_I: tl.constexpr,
-    BLOCK_O: tl.constexpr,
+    BLOCK_O: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """partial [chunks, weight]: dw[(ky, i), (o, kx)] = Σ_{(r, c)} x[(r + ky - 1, c), i] · dy[(r, c - kx + 1), o]."""
     chunk, group, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -181,7 +185,7 @@ def _weight_partials_kernel(
         mask = inside & (col + shift >= 0) & (col + shift < W) & (o < OUT)
         offsets = image * dy_stride + (group * OUT + o) * (H * W) + row * W + col + shift
         dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0)
-        dw = tl.dot(tl.trans(x), dy, acc=dw, input_precision="tf32")
+        dw = tl.dot(tl.trans(x), dy, acc=dw, input_precision=PRECISION)
     offsets, mask = _weight_tile(group, first_i, first_o, IN, OUT, BLOCK_I, BLOCK_O, False)
     tl.store(partial_ptr + chunk * numel + offsets, dw, mask=mask)
 

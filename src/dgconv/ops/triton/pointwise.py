@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PRECISION = tl.constexpr("tf32")  # of float32 products; "ieee" is exact, and slow
+from . import precision
+
 PROGRAMS = 264  # two a multiprocessor of an H200; one where a program has little to sum
 
 
@@ -38,7 +39,7 @@ def _load_gates(gates_ptr, o, c, outputs, channels, HEADS: tl.constexpr):
 @triton.jit(do_not_specialize=["channels"])
 def _forward_kernel(
     x_ptr, folded_ptr, out_ptr, channels, outputs, pixels, width,
-    BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
+    BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile [BLOCK_O, BLOCK_P] of one image's output."""
     image = tl.program_id(2).to(tl.int64)
@@ -61,6 +62,7 @@ def _forward_kernel(
 def _grad_x_kernel(
     grad_ptr, folded_ptr, grad_pooled_ptr, grad_x_ptr, channels, outputs, pixels, width,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, POOLED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile [BLOCK_C, BLOCK_P] of one image's grad_x."""
     image = tl.program_id(2).to(tl.int64)
@@ -83,7 +85,7 @@ def _grad_x_kernel(
 
 
 @triton.jit
-def _product(total, grad_ptr, x_ptr, o, c, p, outputs, channels, pixels):
+def _product(total, grad_ptr, x_ptr, o, c, p, outputs, channels, pixels, PRECISION: tl.constexpr):
     """total[o, c] + sum over the pixels p of grad[o, p] x[c, p]."""
     grad = _load_tile(grad_ptr, o, p, outputs, pixels)
     x = _load_tile(x_ptr, c, p, channels, pixels)
@@ -95,7 +97,7 @@ def _grad_parts_kernel(
     grad_ptr, x_ptr, weight_ptr, gates_ptr, weight_parts_ptr, gates_parts_ptr,
     batch, channels, outputs, pixels, images,
     HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr,
-    ONE_STEP: tl.constexpr,
+    ONE_STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """``images`` images of a tile [BLOCK_O, BLOCK_C]: their part of grad_W, and the tile's part of their grad_g.
 
@@ -115,10 +117,11 @@ def _grad_parts_kernel(
         p = tl.arange(0, BLOCK_P)
         folded = tl.zeros([BLOCK_O, BLOCK_C], tl.float32)  # F
         if ONE_STEP:  # no inner loop: then the loads of the next image go ahead of this one
-            folded = _product(folded, image_grad_ptr, image_x_ptr, o, c, p, outputs, channels, pixels)
+            folded = _product(folded, image_grad_ptr, image_x_ptr, o, c, p, outputs, channels, pixels, PRECISION)
         else:
             for start in range(0, pixels, BLOCK_P):
-                folded = _product(folded, image_grad_ptr, image_x_ptr, o, c, start + p, outputs, channels, pixels)
+                at = start + p
+                folded = _product(folded, image_grad_ptr, image_x_ptr, o, c, at, outputs, channels, pixels, PRECISION)
         grad_weight += folded * _load_gates(gates_ptr + image * HEADS * channels, o, c, outputs, channels, HEADS)
         grad_gates = tl.sum(tl.reshape(folded * weight, [BLOCK_O // GROUP, GROUP, BLOCK_C]), 0)  # [GROUP, BLOCK_C]
         gates_at = ((tile * batch + image) * HEADS + head)[:, None] * channels + c[None, :]
@@ -163,7 +166,7 @@ def forward(x: Tensor, folded: Tensor) -> Tensor:
     out = x.new_empty(batch, outputs, pixels)
     block_o, block_c, block_p = _tile(outputs, width, pixels)
     _forward_kernel[(triton.cdiv(outputs, block_o), triton.cdiv(pixels, block_p), batch)](
-        x.contiguous(), folded, out, channels, outputs, pixels, width, block_o, block_c, block_p
+        x.contiguous(), folded, out, channels, outputs, pixels, width, block_o, block_c, block_p, precision.of_products()
     )
     return out
 
@@ -176,6 +179,7 @@ def input_gradient(grad: Tensor, folded: Tensor, channels: int, grad_pooled: Ten
     _grad_x_kernel[(triton.cdiv(channels, block_c), triton.cdiv(pixels, block_p), batch)](
         grad.contiguous(), folded, folded if grad_pooled is None else grad_pooled.contiguous(), grad_x,
         channels, outputs, pixels, folded.shape[2], block_o, block_c, block_p, grad_pooled is not None,
+        precision.of_products(),
     )  # fmt: skip
     return grad_x
 
@@ -196,7 +200,8 @@ def parameter_gradients(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor) 
     _grad_parts_kernel[(blocks, chunks, tiles)](
         grad.contiguous(), x.contiguous(), weight.contiguous(), gates.contiguous(), weight_parts, gates_parts,
         batch, channels, outputs, pixels, images,
-        heads, group, block_o, block_c, block_p, pixels <= block_p, num_warps=8 if block_o >= 128 else 4,
+        heads, group, block_o, block_c, block_p, pixels <= block_p, precision.of_products(),
+        num_warps=8 if block_o >= 128 else 4,
     )  # fmt: skip
     return weight_parts, sum_parts(gates_parts)
 

@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .pointwise import PRECISION, PROGRAMS, _block, _load_tile, _tile
+from . import precision
+from .pointwise import PROGRAMS, _block, _load_tile, _tile
 
 
 def forward(x: Tensor, weight: Tensor, groups: int, interleaved: bool) -> Tensor:
@@ -23,7 +24,7 @@ def forward(x: Tensor, weight: Tensor, groups: int, interleaved: bool) -> Tensor
     block_o, block_c, block_p = _tile(outputs, channels, pixels)
     _forward_kernel[(triton.cdiv(outputs, block_o), triton.cdiv(pixels, block_p), batch * groups)](
         x.contiguous(), weight.contiguous(), out, channels, outputs, pixels, groups,
-        block_o, block_c, block_p, interleaved,
+        block_o, block_c, block_p, interleaved, precision.of_products(),
     )  # fmt: skip
     return out
 
@@ -34,7 +35,7 @@ def input_gradient(grad: Tensor, x: Tensor, weight: Tensor, groups: int, interle
     block_c, block_o, block_p = _tile(channels, outputs, pixels)
     _grad_x_kernel[(triton.cdiv(channels, block_c), triton.cdiv(pixels, block_p), batch * groups)](
         grad.contiguous(), weight.contiguous(), grad_x, channels, outputs, pixels, groups,
-        block_o, block_c, block_p, interleaved,
+        block_o, block_c, block_p, interleaved, precision.of_products(),
     )  # fmt: skip
     return grad_x
 
@@ -50,7 +51,7 @@ def weight_gradient_parts(grad: Tensor, x: Tensor, weight: Tensor, groups: int, 
     parts = torch.empty(chunks, groups * outputs, channels, device=x.device, dtype=torch.float32)
     _weight_parts_kernel[(blocks, chunks, tiles * groups)](
         grad.contiguous(), x.contiguous(), parts, batch, channels, outputs, pixels, groups, images,
-        block_o, block_c, block_p, interleaved,
+        block_o, block_c, block_p, interleaved, precision.of_products(),
     )  # fmt: skip
     return parts
 
@@ -84,6 +85,7 @@ def _load_outputs(ptr, o, p, image, group, groups, outputs, pixels, INTERLEAVED:
 def _forward_kernel(
     x_ptr, weight_ptr, out_ptr, channels, outputs, pixels, groups,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, INTERLEAVED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile [BLOCK_O, BLOCK_P] of one image and group."""
     place = tl.program_id(2).to(tl.int64)
@@ -107,6 +109,7 @@ def _forward_kernel(
 def _grad_x_kernel(
     grad_ptr, weight_ptr, grad_x_ptr, channels, outputs, pixels, groups,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, INTERLEAVED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile [BLOCK_C, BLOCK_P] of one image and group."""
     place = tl.program_id(2).to(tl.int64)
@@ -129,6 +132,7 @@ def _grad_x_kernel(
 def _weight_parts_kernel(
     grad_ptr, x_ptr, parts_ptr, batch, channels, outputs, pixels, groups, images,
     BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_P: tl.constexpr, INTERLEAVED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What ``images`` images add to a tile [BLOCK_O, BLOCK_C] of a group's grad_W."""
     chunk, group = tl.program_id(1), tl.program_id(2) % groups
