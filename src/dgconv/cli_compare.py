@@ -25,6 +25,7 @@ def compare(
     epochs: int | None = None,
     batch_size: int = 64,
     learning_rate: float = 0.05,
+    clip_gradients: float = 5.0,
     image_size: int | None = None,
     width: float | None = None,
     precision: Literal["float32", "bfloat16"] = "float32",
@@ -47,6 +48,7 @@ def compare(
         epochs: Of each training; default 15 for the digits, otherwise 30.
         batch_size: Images a step.
         learning_rate: At the start; it falls to 0 along half a cosine.
+        clip_gradients: Largest norm of all gradients of a step together.
         image_size: Side of the images; default 16 for the digits.
         width: First channels of a ResNet, multiplier of a MobileNetV2.
         precision: bfloat16: the forward pass in mixed precision.
@@ -69,6 +71,7 @@ def compare(
         epochs,
         batch_size,
         learning_rate,
+        clip_gradients,
         image_size,
         width,
         precision,

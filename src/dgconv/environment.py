@@ -2,6 +2,8 @@
 
 import platform
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -21,3 +23,14 @@ def cpu_name() -> str:
     info = Path("/proc/cpuinfo")
     names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
     return names[0].partition(":")[2].strip() if names else platform.machine()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For a while, torch computes on one thread of the CPU."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -12,6 +12,7 @@ from dgconv.errors import UserError
 from dgconv.layers import keep_count
 from dgconv.train import Recipe, engine, evaluate, train, train_all
 from dgconv.train.checkpoint import load_checkpoint
+from dgconv.train.diagnose import Diverged
 from dgconv.train.run import Run
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 16, "batch_size": 32}
@@ -151,3 +152,34 @@ def test_side_by_side(tmp_path):
         assert torch.equal(tensor, runs[1].model.state_dict()[name])
     assert runs[1].evaluation == alone.evaluation
     assert json.loads((tmp_path / "1" / "config.json").read_text())["environment"]["side_by_side"] == 2
+
+
+def test_a_network_that_diverges_leaves_the_others_alone(tmp_path):
+    good, bad = Recipe(**SMALL, epochs=1), Recipe(**SMALL, epochs=1, learning_rate=1e20)
+    jobs = [(bad, tmp_path / "bad"), (good, tmp_path / "good")]
+    with pytest.raises(Diverged, match=r"training diverged in epoch 1"):
+        train_all(jobs)
+    assert load_checkpoint(tmp_path / "good").position.epoch == 1
+    assert not (tmp_path / "bad" / "checkpoint.safetensors").exists()
+
+
+def test_so_it_is_side_by_side(tmp_path):
+    recipes = [Recipe(**SMALL, epochs=1, learning_rate=rate) for rate in (1e20, 0.1)]
+    data = recipes[0].load_data()
+    runs = []
+    for number, recipe in enumerate(recipes):
+        (tmp_path / str(number)).mkdir()
+        runs.append(Run(recipe, tmp_path / str(number), data, torch.device("cpu"), side_by_side=2))
+    assert len(engine._drive(runs, [0, 1], engine.Silent(), engine._StopSignals())) == 1
+    assert [item.position.epoch for item in runs] == [0, 1]
+
+
+def test_clipped_gradients_move_the_weights_less(tmp_path):
+    options = SMALL | {"epochs": 1, "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 1.0}
+    recipe = Recipe(**options, clip_gradients=1e-3)
+    trained = train(recipe, tmp_path / "run").model
+    torch.manual_seed(0)
+    fresh = recipe.build_model(10)
+    moved = sum((a - b).square().sum() for a, b in zip(trained.parameters(), fresh.parameters(), strict=True)).sqrt()
+    steps = len(recipe.load_data().train) // recipe.batch_size
+    assert 1e-5 < moved <= 1e-3 * steps, "no step longer than the learning rate times the largest norm"

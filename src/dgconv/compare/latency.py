@@ -2,8 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from ..deploy import prepare
 from ..deploy.prepared import PreparedModel
+from ..environment import one_thread
 
 SECONDS = 20.0  # that all repeats take together
 FEWEST, MOST = 5, 200  # repeats
@@ -36,7 +36,7 @@ def measure_latencies(networks: Mapping[str, nn.Module], images: Tensor) -> dict
     """
     prepared = {name: prepare(network) for name, network in networks.items()}
     seconds: dict[str, list[float]] = {name: [] for name in prepared}
-    with _one_thread():
+    with one_thread():
         differences = {name: _disagreement(networks[name], prepared[name], images) for name in prepared}
         started = time.perf_counter()
         for repeat in range(MOST):
@@ -68,13 +68,3 @@ def _native_share(prepared: PreparedModel) -> float:
 def _quartiles(values: list[float]) -> tuple[float, float]:
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, high
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -11,6 +11,7 @@ from ..analysis.macs import CONVENTIONS, count_macs
 from ..analysis.plan import look_at_data
 from ..deploy.bench import describe_machine
 from ..deploy.bench_picture import check_picture
+from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..models import create_model, list_models
 from ..train import Recipe, Result
@@ -39,6 +40,7 @@ class CompareSettings:
     epochs: int | None = None
     batch_size: int = 64
     learning_rate: float = 0.05  # at 0.1 FBS diverges
+    clip_gradients: float = 5.0  # now and then one of FBS is a thousand times as long as the others
     image_size: int | None = None
     width: float | None = None
     precision: str = "float32"
@@ -55,6 +57,7 @@ class CompareSettings:
             "epochs": self.epochs if self.epochs is not None else defaults.get("epochs", 30),
             "batch_size": self.batch_size,
             "learning_rate": self.learning_rate,
+            "clip_gradients": self.clip_gradients,
             "precision": self.precision,
         }
 
@@ -76,12 +79,13 @@ def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]
     check_picture(folder / PICTURE)
     rivals = find_rivals(settings.methods)
     side = look_at_data(Recipe(**settings.shared)).side
-    options = {
-        rival.name: options_for_budget(
-            rival.name, settings.backbone, settings.budget, (3, side, side), **settings.backbone_options
-        )
-        for rival in rivals
-    }
+    with one_thread():  # an image or two: where other processes use the cores, more threads wait for each other
+        options = {
+            rival.name: options_for_budget(
+                rival.name, settings.backbone, settings.budget, (3, side, side), **settings.backbone_options
+            )
+            for rival in rivals
+        }
     return plan_runs(rivals, options, settings.seeds, folder, settings.backbone, settings.shared)
 
 

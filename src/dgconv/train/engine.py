@@ -17,6 +17,7 @@ from ..data import Data
 from ..errors import UserError
 from ..models import ImageClassifier
 from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint
+from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank, world_size
 from .evaluate import Evaluation
 from .metrics import EVALUATING, EpochMetrics
@@ -91,6 +92,7 @@ def train_all(
 
     A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
     ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed.
+    A network that diverges is told at the end, after the others are trained.
     """
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
@@ -100,23 +102,28 @@ def train_all(
     _prepare_device(target)
     found = [_checkpoint_for(folder, resuming) for _, folder in jobs]
     with _stop_signals() as stop:
+        results, diverged = [], []
         if target.type != "cuda":
-            results = []
             for index, ((recipe, folder), checkpoint) in enumerate(zip(jobs, found, strict=True)):
                 run = Run(recipe, folder, load(recipe), target, checkpoint)
-                _drive([run], [index], watcher, stop)
-                results.append(_result(run))
-            return results
-        runs = [
-            Run(recipe, folder, load(recipe), target, checkpoint, side_by_side=len(jobs))
-            for (recipe, folder), checkpoint in zip(jobs, found, strict=True)
-        ]
-        _drive(runs, list(range(len(runs))), watcher, stop)
-        return [_result(run) for run in runs]
+                if failures := _drive([run], [index], watcher, stop):
+                    diverged += failures
+                else:
+                    results.append(_result(run))
+        else:
+            runs = [
+                Run(recipe, folder, load(recipe), target, checkpoint, side_by_side=len(jobs))
+                for (recipe, folder), checkpoint in zip(jobs, found, strict=True)
+            ]
+            diverged = _drive(runs, list(range(len(runs))), watcher, stop)
+            results = [_result(run) for run in runs] if not diverged else []
+    if diverged:
+        raise Diverged("\n".join(map(str, diverged)))
+    return results
 
 
-def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSignals") -> None:
-    """A step of each in turn, until all are done."""
+def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSignals") -> list[Diverged]:
+    """A step of each in turn, until all are done, or have diverged: what these have to say."""
     streams = [torch.cuda.Stream() if run.device.type == "cuda" else None for run in runs]
     under_way = {
         number: (run, run.advance(), stream) for number, run, stream in zip(numbers, runs, streams, strict=True)
@@ -126,6 +133,7 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
     saved = looked = time.monotonic()
     count = 0
     started: set[int] = set()
+    diverged: list[Diverged] = []
     while under_way:
         count += 1
         now = time.monotonic()
@@ -138,7 +146,13 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
             with _on(stream):
                 try:
                     metrics = next(steps)
+                    if look and metrics is None:
+                        run.check_finite()
                 except StopIteration:
+                    del under_way[number]
+                    continue
+                except Diverged as error:  # the others go on
+                    diverged.append(error)
                     del under_way[number]
                     continue
                 if number not in started and run.first_step_seconds is not None:
@@ -152,7 +166,6 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
                 elif save:
                     run.save()
                 if look:
-                    run.check_finite()
                     watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
         for number in evaluating:
             run, steps, stream = under_way[number]
@@ -166,6 +179,7 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
                 run.save()
                 run.writer.wait()
             raise Stopped([run.folder for run, _, _ in under_way.values()], stop.number)
+    return diverged
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:

@@ -123,6 +123,8 @@ class Recipe:
     """Side in pixels of a square that is blanked in each training image, for small images that are kept in memory."""
     generator_weight_decay: float | None = None
     """Weight decay of the saliency generators, if not that of all other weights."""
+    clip_gradients: float | None = None
+    """Largest norm of all gradients together; larger ones are scaled down to it."""
     lasso_weight: float = 1e-5
     """Weight lambda of the lasso loss."""
     lasso: LassoReading = "authors"
@@ -158,6 +160,8 @@ class Recipe:
             raise UserError(f"cutout must not be negative, got {self.cutout}; 0 blanks nothing")
         if self.generator_weight_decay is not None and not self.generator_weight_decay >= 0:
             raise UserError(f"generator_weight_decay must not be negative, got {self.generator_weight_decay}")
+        if self.clip_gradients is not None and not self.clip_gradients > 0:
+            raise UserError(f"clip_gradients must be above 0, got {self.clip_gradients}; leave it out to clip nothing")
         check_amount(self.prune_rate, self.prune_budget)
         if self.prune is None and (self.prune_rate is not None or self.prune_budget is not None):
             raise UserError("prune_rate and prune_budget say how much to prune; say also how, with prune")

@@ -254,6 +254,8 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         with overlapping(self.device) if world_size() == 1 else nullcontext():  # DDP waits for every gradient
             total.backward()
+        if self.recipe.clip_gradients is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_gradients)
         self.optimizer.step()
         self.method.after_step()
         wrong = (logits.argmax(1) != target).sum()

@@ -166,8 +166,9 @@ def forward(x: Tensor, folded: Tensor) -> Tensor:
     out = x.new_empty(batch, outputs, pixels)
     block_o, block_c, block_p = _tile(outputs, width, pixels)
     _forward_kernel[(triton.cdiv(outputs, block_o), triton.cdiv(pixels, block_p), batch)](
-        x.contiguous(), folded, out, channels, outputs, pixels, width, block_o, block_c, block_p, precision.of_products()
-    )
+        x.contiguous(), folded, out, channels, outputs, pixels, width,
+        block_o, block_c, block_p, precision.of_products(),
+    )  # fmt: skip
     return out
 
 
