@@ -317,6 +317,20 @@ def test_time_split(engine: str) -> None:
     assert all(seconds >= 0 for seconds in split.values())
 
 
+@pytest.mark.parametrize("name", ["condensenet20_dgc", "mobilenetv2_dgc"])
+def test_time_by_step_names_the_layers(name: str, engine: str) -> None:
+    model = create_model(name, **({"downsample": (3, 5)} if name == "mobilenetv2_dgc" else {})).eval()
+    times = deploy.prepare(model).time_by_step(torch.rand(1, 3, 32, 32))
+    labels = [layer for step in times for layer in step.label.split(" + ")]
+    convolutions = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d | DynamicGroupConv2d)]
+    for full_name in convolutions:
+        assert full_name in labels, full_name
+    decided = [step.label for step in times if step.stages.get("select")]
+    dynamic = [name for name, _ in dynamic_layers(model)]
+    assert len(decided) == (len(dynamic) if engine == "native" else 0)
+    assert all(any(layer in label for layer in dynamic) for label in decided)
+
+
 def test_report(digits) -> None:
     _, prepared, _ = digits
     report = prepared.report()

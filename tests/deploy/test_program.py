@@ -265,7 +265,9 @@ def test_large_batches_run_in_parts(monkeypatch):
     monkeypatch.setattr(plan_module, "CACHE_FLOATS", 3 * program._plan(1, 3, 32, 32)._arena_floats)
     assert program._plan(1, 3, 32, 32).images_at_once == 3
     torch.testing.assert_close(program(x), expected)
-    assert sum(program.time_split(x).values()) > 0
+    y, times = program.timed(x)
+    torch.testing.assert_close(y, expected)
+    assert all(step.total > 0 for step in times)
     assert [len(plan._free_arenas) for plan in (program._plan(3, 3, 32, 32), program._plan(1, 3, 32, 32))] == [1, 1]
 
 
@@ -303,18 +305,22 @@ def test_more_shapes_than_are_remembered():
             torch.testing.assert_close(program(x), torch_steps.run(graph, x), rtol=1e-4, atol=1e-4)
 
 
-def test_time_split():
-    split = NativeProgram(network()).time_split(torch.randn(2, 3, 64, 64))
-    assert set(split) == {"pool", "generator", "select", "convolution", "other"}
-    assert all(seconds > 0 for seconds in split.values())
-    static = NativeProgram(network(gated=False)).time_split(torch.randn(2, 3, 64, 64))
-    assert static["generator"] == static["select"] == static["pool"] == 0 < static["convolution"]
+def test_timed():
+    x = torch.randn(2, 3, 64, 64)
+    for gated in (True, False):
+        program = NativeProgram(network(gated=gated))
+        y, times = program.timed(x)
+        assert torch.equal(y, program(x))
+        spent = {stage: sum(step.stages[stage] for step in times) for stage in ("pool", "generator", "select")}
+        assert all((seconds > 0) == gated for seconds in spent.values())
+        assert all(step.stages["compute"] > 0 for step in times)
+        assert {True, False} == {step.is_convolution for step in times}
 
 
-def test_time_split_counts_an_expansion_as_convolution():
-    split = NativeProgram(Graph("x", "y", [expanded(8, 32)])).time_split(torch.randn(1, 8, 28, 28))
-    assert split["convolution"] > 0
-    assert split["other"] == 0
+def test_an_expansion_is_a_convolution():
+    _, (step,) = NativeProgram(Graph("x", "y", [expanded(8, 32)])).timed(torch.randn(1, 8, 28, 28))
+    assert step.is_convolution
+    assert step.total > 0
 
 
 def test_copies_work():

@@ -2,6 +2,7 @@
 
 from .prepare import prepare
 from .prepared import PreparedModel
+from .program import StepTime
 from .storage import load, save
 
-__all__ = ["prepare", "PreparedModel", "save", "load"]
+__all__ = ["prepare", "PreparedModel", "StepTime", "save", "load"]

@@ -43,7 +43,7 @@ class Plan:
 
         regions = [region for step in packed for region in step.regions]
         self._regions = (structs.Region * len(regions))(*regions)
-        steps = self._native_steps()
+        steps, self.labels = self._native_steps()
         self.steps = (structs.Step * len(steps))(*steps)
         scratch = max((library().dgconv_scratch_floats(byref(step)) for step in steps), default=0)
         self._scratch_floats = -(-scratch // ALIGNMENT) * ALIGNMENT
@@ -98,13 +98,16 @@ class Plan:
             if packed.native.kind == structs.DYNAMIC_CONV
         }
 
-    def _native_steps(self) -> list[structs.Step]:
+    def _native_steps(self) -> tuple[list[structs.Step], list[str]]:
+        """And of each what layers it stands for: a concatenation can be several copies, or none."""
         result: list[structs.Step] = []
+        labels: list[str] = []
         regions_end = 0
         for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
             if isinstance(step, Concat):
                 places = concat_places(step, self._homes, self._shapes)
                 result += [self._copy(part, place) for part, place in places if self._homes[part] != place]
+                labels += [step.label] * (len(result) - len(labels))
                 continue
             native = structs.Step.from_buffer_copy(packed.native)
             regions_end += len(packed.regions)
@@ -119,11 +122,13 @@ class Plan:
                     sums = self._sums[step.input]
                     native.input_sums, native.input_parts = sums.buffer.offset, sums.parts
             result.append(native)
+            labels.append(step.label)
         if not self._is_written_directly:
             copy = self._copy(self._graph.output, self._homes[self._graph.output])
             copy.output = self._whole(self._graph.output, structs.OUTPUT)
             result.append(copy)
-        return result
+            labels.append("")
+        return result, labels
 
     def _copy(self, value: str, place: Home) -> structs.Step:
         """A pointwise step that does nothing to the values."""

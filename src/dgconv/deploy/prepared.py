@@ -13,7 +13,7 @@ from ..ops import native
 from . import torch_steps
 from .graph import Concat, Graph, Pointwise, Pool, Step, Torch
 from .packing import unsupported
-from .program import NativeProgram
+from .program import NativeProgram, StepTime
 from .report import PreparationReport, rows_of
 from .segments import Segment, segments
 from .shapes import input_channels
@@ -42,23 +42,33 @@ class PreparedModel(nn.Module):
         self._check(x)
         return self._walk(x, lambda run, values: run(values))
 
-    def time_split(self, x: Tensor) -> dict[str, float]:
-        """Where the seconds of one call go."""
+    def time_by_step(self, x: Tensor) -> list[StepTime]:
+        """Where the seconds of one call go, step by step."""
         self._check(x)
-        seconds: dict[str, float] = {}
+        times: list[StepTime] = []
 
         def measure(run: "_Run", values: dict[str, Any]) -> Any:
+            if run.program is not None:
+                result, steps = run.program.timed(values[run.segment.graph.input])
+                times.extend(steps)
+                return result
             start = time.perf_counter()
             result = run(values)
-            spent = {"torch": time.perf_counter() - start}
-            if run.program is not None:
-                spent = run.program.time_split(values[run.segment.graph.input])
-            for part, amount in spent.items():
-                seconds[part] = seconds.get(part, 0.0) + amount
+            times.append(StepTime(run.segment.graph.steps[0].label, False, {"torch": time.perf_counter() - start}))
             return result
 
         self._walk(x, measure)
-        return seconds
+        return times
+
+    def time_split(self, x: Tensor) -> dict[str, float]:
+        """Where the seconds of one call go: pooling, generators and selections of the dynamic convolutions, all
+        convolutions, everything else, and torch where it runs a step."""
+        split: dict[str, float] = {}
+        for step in self.time_by_step(x):
+            for stage, seconds in step.stages.items():
+                part = stage if stage != "compute" else "convolution" if step.is_convolution else "other"
+                split[part] = split.get(part, 0.0) + seconds
+        return split
 
     def report(self) -> PreparationReport:
         """What is native, what was joined, and what is left to torch and why."""

@@ -1,5 +1,6 @@
 """A graph run by the native kernels: packed once, laid out once for each input shape, then run by one call."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -13,6 +14,21 @@ from .packing import PackedStep
 from .plan import Plan
 
 MAX_PLANS = 16  # input shapes that a program remembers
+CONVOLUTIONS = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one step of a call, by what they were spent on: pooling, generator and selection of a dynamic
+    convolution, and the computing itself; or torch, where that runs the step."""
+
+    label: str  # the layers of the model that it stands for, joined by " + "; empty for a copy
+    is_convolution: bool
+    stages: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        return sum(self.stages.values())
 
 
 class NativeProgram:
@@ -35,19 +51,17 @@ class NativeProgram:
         self._run(plan, x, y)
         return y
 
-    def time_split(self, x: Tensor) -> dict[str, float]:
-        """Seconds that one call spends on pooling, generators and selections of the dynamic convolutions, on all
-        convolutions, and on everything else."""
+    def timed(self, x: Tensor) -> tuple[Tensor, list[StepTime]]:
+        """The result, and where the seconds of the call went."""
         x = self._checked(x)
         plan = self._plan(1, *x.shape[1:])
+        y = torch.empty(len(x), *plan.output_shape)
         seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64)
-        self._run(plan, x, torch.empty(len(x), *plan.output_shape), seconds)
-        split = dict(zip(structs.STAGES, seconds.sum(0).tolist(), strict=True))
-        convolutions = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND)
-        is_conv = torch.tensor([step.kind in convolutions for step in plan.steps])
-        split["convolution"] = float(seconds[is_conv, -1].sum())
-        split["other"] = split.pop("compute") - split["convolution"]
-        return split
+        self._run(plan, x, y, seconds)
+        return y, [
+            StepTime(label, step.kind in CONVOLUTIONS, dict(zip(structs.STAGES, row, strict=True)))
+            for label, step, row in zip(plan.labels, plan.steps, seconds.tolist(), strict=True)
+        ]
 
     def _run(self, single: Plan, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
         """A large batch in several goes: what does not fit in the cache takes longer, and much memory."""

@@ -4,19 +4,14 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..analysis.run_folder import RunFolder
 from ..deploy import PreparedModel, prepare
-from ..deploy.graph import Conv, Linear
-from ..deploy.program import NativeProgram
 from ..environment import describe_environment
 from ..errors import UserError
 from ..models import load_model
-from ..ops import structs
 from .network import as_it_runs
 
 REPEATS = 15
@@ -67,24 +62,10 @@ def measure_layers(run: RunFolder, names: Collection[str], repeats: int = REPEAT
 
 
 def _time_once(prepared: PreparedModel, image: Tensor, names: Collection[str]) -> dict[str, LayerTime]:
-    stages: dict[str, Tensor] = defaultdict(lambda: torch.zeros(len(structs.STAGES), dtype=torch.float64))
-
-    def measure(part: Any, values: dict[str, Any]) -> Tensor:
-        x = values[part.segment.graph.input]
-        for label, seconds in _time_program(part.program, x):
-            stages[next((name for name in label.split(" + ") if name in names), REST)] += seconds
-        return part.program(x)
-
-    prepared._walk(image, measure)
-    return {name: LayerTime(float(seconds.sum()), float(seconds[:-1].sum())) for name, seconds in stages.items()}
-
-
-def _time_program(program: NativeProgram, x: Tensor) -> list[tuple[str, Tensor]]:
-    """What each native step stands for, and the seconds of its stages."""
-    plan = program._plan(1, *x.shape[1:])
-    seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64)
-    plan.run(x.contiguous(), torch.empty(1, *plan.output_shape), seconds)
-    # A concatenation can become several copies, or none; convolutions and linear maps stay what and where they are.
-    labels = iter([step.label for step in program.graph.steps if isinstance(step, Conv | Linear)])
-    kept = (structs.CONV, structs.DYNAMIC_CONV, structs.LINEAR)
-    return [(next(labels) if step.kind in kept else REST, row) for step, row in zip(plan.steps, seconds, strict=True)]
+    total: dict[str, float] = defaultdict(float)
+    deciding: dict[str, float] = defaultdict(float)
+    for step in prepared.time_by_step(image):
+        name = next((layer for layer in step.label.split(" + ") if layer in names), REST)
+        total[name] += step.total
+        deciding[name] += step.total - step.stages["compute"]
+    return {name: LayerTime(total[name], deciding[name]) for name in total}
