@@ -14,7 +14,7 @@ from PIL import Image
 from dgconv import DynamicGroupConv2d, count_macs, dynamic_layers
 from dgconv.analysis import figures
 from dgconv.analysis.figures.contributions import contributions, spread_over_heads
-from dgconv.analysis.figures.similarity import jaccard, shuffled
+from dgconv.analysis.likeness import jaccard, shuffled
 from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
 from dgconv.errors import UserError

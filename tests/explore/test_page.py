@@ -6,7 +6,7 @@ import pytest
 import torch
 from browser import DESKTOP, PHONE, overflows_sideways, save_screenshot
 
-from dgconv.analysis.figures.similarity import jaccard
+from dgconv.analysis.likeness import jaccard
 from dgconv.explore.page import static_page
 
 REFUSED = "the server responded with a status of 4"  # what Chromium writes about each 4xx answer

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from dgconv import count_macs, create_model
+from dgconv import count_macs, create_model, dynamic_layers
+from dgconv.analysis.figures.similarity import draw_similarity
+from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.results.checkout import Checkout
 from dgconv.results.claims import CLAIMS, Claim
+from dgconv.results.gates import gates_table
 from dgconv.results.groups import difference, group_records
 from dgconv.results.markdown import fill_section, table
 from dgconv.results.page import readme_table, results_page
-from dgconv.results.record import read_records
+from dgconv.results.record import Record, add_record, read_records
 from dgconv.results.study import find_base, find_studies, study_of
 from dgconv.results.wanted import SEEDS, TABLES, Wanted, all_wanted, missing_seeds
 from dgconv.train.recipe import list_recipes, load_recipe, reported_of
@@ -247,3 +250,32 @@ def test_markdown():
 
 def test_our_own_pages_are_up_to_date():
     assert Checkout(Path(__file__).parents[2]).outdated_pages() == {}
+
+
+def test_the_page_on_reproduction_is_filled(checkout, add):
+    """Its words stay, its tables are written."""
+    page = checkout.root / "docs" / "reproduction.md"
+    page.parent.mkdir(exist_ok=True)
+    names = ("claims", "studies", "gates")
+    page.write_text("".join(f"Words.\n<!-- begin: {name} -->\nOUTDATED\n<!-- end: {name} -->\n" for name in names))
+    add(2.0)
+    add(3.0, learning_rate=0.05)
+    assert page in checkout.write_pages()
+    text = page.read_text()
+    assert text.count("Words.") == 3
+    assert "OUTDATED" not in text
+    assert "learning_rate: 0.1 → 0.05" in text
+    assert page not in checkout.outdated_pages()
+
+
+def test_how_dynamic_the_gates_are(checkout, head_folder):
+    target = add_record(head_folder, checkout.results)
+    gates = Record(target).gates
+    drawn = draw_similarity(RunFolder(head_folder)).numbers["mean"]
+    assert gates["overlap"] == pytest.approx(drawn)
+    model = Record(head_folder).model
+    biases = [layer.generator.bias.abs().mean().item() for _, layer in dynamic_layers(model)]
+    assert gates["generator"]["bias"] == pytest.approx(sum(biases) / len(biases))
+    assert 0 < gates["jumping"] <= 1
+    line = next(line for line in gates_table(checkout.groups).splitlines() if "condensenet20_dgc" in line)
+    assert f"| {drawn['same_class']:.3f} | {drawn['other_classes']:.3f} | {drawn['chance']:.3f} |" in line

@@ -9,10 +9,12 @@ from ..models.pretrained import IN_CHECKOUT, list_cards
 from ..models.storage import write_atomically
 from .groups import Group, group_records
 from .markdown import fill_section
-from .page import PAGE, readme_table, results_page
+from .page import PAGE, results_page, sections
 from .record import Record, read_records
 
-README, SECTION = "README.md", "results"
+README = "README.md"
+REPRODUCTION = "docs/reproduction.md"
+FILLED = {README: ("results",), REPRODUCTION: ("claims", "studies", "gates")}  # sections between words of people
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,13 @@ class Checkout:
 
     def outdated_pages(self) -> dict[Path, str]:
         """Pages that do not hold what the records say, and what they should hold."""
-        page, readme = self.root / PAGE, self.root / README
-        texts = {
-            page: results_page(self.groups, list_cards(self.weights)),
-            readme: fill_section(readme.read_text(), SECTION, readme_table(self.groups)),
-        }
+        texts = {self.root / PAGE: results_page(self.groups, list_cards(self.weights))}
+        contents = sections(self.groups)
+        for page, names in FILLED.items():
+            if (path := self.root / page).exists():
+                texts[path] = path.read_text()
+                for name in names:
+                    texts[path] = fill_section(texts[path], name, contents[name])
         return {path: text for path, text in texts.items() if not path.exists() or path.read_text() != text}
 
     def write_pages(self) -> list[Path]:

@@ -6,6 +6,8 @@ from ..models.pretrained import ModelCard
 from ..train.recipe import list_recipes
 from .claims import CLAIMS
 from .claims import HEADINGS as CLAIM_HEADINGS
+from .gates import ABOUT as GATES
+from .gates import gates_table
 from .groups import Group
 from .markdown import table
 from .rows import Row, all_rows, other_rows, rows_for
@@ -51,15 +53,28 @@ def readme_table(groups: list[Group]) -> str:
     return f"{table(heading, rows)}\n\n{what}\n{link}"
 
 
+def sections(groups: list[Group]) -> dict[str, str]:
+    """What other pages may show between their own words, by the name of the section."""
+    return {
+        "results": readme_table(groups),
+        "claims": table(CLAIM_HEADINGS, [claim.line(groups) for claim in CLAIMS], left=3),
+        "studies": "\n".join(
+            f"### {study.title}\n\n{table(STUDY_HEADINGS, study.lines)}\n" for study in find_studies(groups)
+        ).rstrip(),
+        "gates": gates_table(groups),
+    }
+
+
 def results_page(groups: list[Group], cards: dict[str, ModelCard]) -> str:
+    shared = sections(groups)
     parts = [INTRO, *(_wanted_section(wanted, groups) for wanted in TABLES)]
-    claims = table(CLAIM_HEADINGS, [claim.line(groups) for claim in CLAIMS], left=3)
-    parts.append(f"## What the paper claims\n\n{claims}\n")
+    parts.append(f"## What the paper claims\n\n{shared['claims']}\n")
     if others := other_rows(groups):
         parts.append(f"## Other runs\n\nNot among the tables above, or changed.\n\n{_result_table(others)}\n")
-    if studies := find_studies(groups):
-        sections = [f"### {study.title}\n\n{table(STUDY_HEADINGS, study.lines)}\n" for study in studies]
-        parts.append("## One factor at a time\n\n" + "\n".join(sections))
+    if shared["studies"]:
+        parts.append(f"## One factor at a time\n\n{shared['studies']}\n")
+    if shared["gates"]:
+        parts.append(f"## How dynamic the gates are\n\n{GATES}\n\n{shared['gates']}\n")
     if trained := [row for row in all_rows(groups) if row.group and row.group.finished]:
         parts.append(f"## How they were trained\n\n{_training_table(trained)}\n")
     parts.append(f"## Missing\n\n{_missing(groups)}\n")

@@ -6,6 +6,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from ..analysis.gate_facts import measure_gates
 from ..analysis.mac_rules import needs_images
 from ..analysis.plan import Cost, DataFacts, count_cost
 from ..analysis.run_folder import RunFolder
@@ -52,6 +53,11 @@ class Record(RunFolder):
     def version(self) -> str:
         """Of dgconv."""
         return str(self.config.get("dgconv", "not known"))
+
+    @property
+    def gates(self) -> dict[str, Any] | None:
+        """What was measured of its gates when the record was made, see :mod:`dgconv.analysis.gate_facts`."""
+        return self.config.get("measured_gates")
 
     @cached_property
     def cost(self) -> Cost:
@@ -107,9 +113,11 @@ def read_records(results: Path) -> list[Record]:
 def add_record(run: Path, results: Path, *, data_dir: str | None = None, unfinished: bool = False) -> Path:
     """Copy the record of a run into a results folder; where it now is.
 
-    Nothing is rounded. Only the folder of the data set is left out, and where the MACs depend on the images or on what
-    was pruned, those of the trained network are measured and written beside the rest.
+    Nothing is rounded. Only the folder of the data set is left out. What only the trained network can tell is measured
+    and written beside the rest: how dynamic its gates are, and its MACs, where they depend on the images or on what
+    was pruned.
     """
+
     record = Record(run, data_dir)
     if not record.is_finished and not unfinished:
         raise UserError(
@@ -119,6 +127,8 @@ def add_record(run: Path, results: Path, *, data_dir: str | None = None, unfinis
     config = record.config | {"recipe": record.config["recipe"] | {"data_dir": None}}
     if record.has_weights and (record.recipe.prune or needs_images(record.untrained_model)):
         config["measured_macs"] = summarize(record.model, record.data, error=record.error, pruning_rate=None).macs
+    if record.has_weights and record.is_finished and record.is_dynamic:
+        config["measured_gates"] = measure_gates(record)
     content = {
         CONFIG: (json.dumps(config, indent=2) + "\n").encode(),
         METRICS: (run / METRICS).read_bytes(),
