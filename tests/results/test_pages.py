@@ -47,9 +47,10 @@ def test_seeds_become_a_mean_and_a_spread(checkout, add):
     assert group.errors == errors
     mean, spread = statistics.mean(errors.values()), statistics.stdev(errors.values())
     page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
-    _, error, by_seed, paper, less, macs, authors, dense, pruned = row_of(page, f"`{DGC}`")
+    _, error, by_seed, best, paper, less, macs, authors, dense, pruned = row_of(page, f"`{DGC}`")
     assert error == f"{mean:.2f} % ± {spread:.2f}"
     assert by_seed == "5.50 (0), 6.25 (1), 5.80 (2)"
+    assert best == f"{mean:.2f} %", "no epoch before the last was better"
     reported = reported_of(DGC)
     assert (paper, less) == (f"{reported.error} %", f"{mean - reported.error:+.2f}")
     model = create_model("condensenet50_dgc", pruning_rate=load_recipe(DGC).pruning_rate)
@@ -60,6 +61,13 @@ def test_seeds_become_a_mean_and_a_spread(checkout, add):
     assert f"- `{DGC}`: {reported.error} % at 51M MACs, {reported.where}." in page
     trained = row_of(section(results_page(groups_in(checkout), {}), "How they were trained"), f"`{DGC}`")
     assert trained[1:6] == ["0, 1, 2", "float32", "150", "64", "5.0 min"]
+
+
+def test_the_best_epoch_is_told_apart(checkout, add):
+    metrics = add(6.0, name=DGC) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"test_error": 89.9,', '"test_error": 5.25,'))
+    page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
+    assert row_of(page, f"`{DGC}`")[1:4] == ["6.00 %", "6.00 (0)", "5.25 %"]
 
 
 def test_unfinished_runs_are_named_and_enter_no_mean(checkout, add):

@@ -44,6 +44,11 @@ class Group:
         return statistics.mean(self.errors.values())
 
     @property
+    def best_error(self) -> float:
+        """The mean over seeds of the best epoch's."""
+        return statistics.mean(record.best_error for record in self.finished)
+
+    @property
     def spread(self) -> float | None:
         """The standard deviation over seeds; None for one."""
         return statistics.stdev(self.errors.values()) if len(self.errors) > 1 else None

@@ -35,6 +35,11 @@ class Record(RunFolder):
         return self.epochs_done == self.recipe.epochs
 
     @property
+    def best_error(self) -> float:
+        """The least of all epochs: chosen by the test images, so no fair figure, but the one others quote."""
+        return float(min(epoch["test_error"] for epoch in self.metrics))
+
+    @property
     def seconds(self) -> float | None:
         """Of the whole training; None where it was timed without waiting for the device, as it once was."""
         if "first_step_seconds" not in self.metrics[0]:

@@ -54,6 +54,10 @@ class Row:
         return ", ".join(finished + [f"unfinished ({record.seed})" for record in self.group.unfinished])
 
     @property
+    def best(self) -> str:
+        return f"{self.group.best_error:.2f} %" if self.group and self.group.finished else ""
+
+    @property
     def seeds(self) -> str:
         return ", ".join(map(str, self.group.errors)) if self.group else ""
 
