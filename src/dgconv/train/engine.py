@@ -212,16 +212,13 @@ def _checkpoint_for(folder: Path, resuming: bool) -> Checkpoint | None:
 
 def _prepare_device(device: torch.device) -> None:
     if device.type == "cuda":
-        threading.Thread(target=_wake_up, args=(device,), daemon=True).start()
+        # Seconds that a run would else begin with: the driver's context is made while Python imports what every
+        # optimizer needs. Both in threads would be faster still, but imports in two threads can block each other.
+        threading.Thread(target=lambda: torch.zeros((), device=device), daemon=True).start()
+        import_module("torch._dynamo")
         torch.set_float32_matmul_precision("high")  # TF32
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
-
-
-def _wake_up(device: torch.device) -> None:
-    """Seconds that a run would else begin with, spent while the network is built."""
-    torch.zeros((), device=device)  # makes the driver's context
-    import_module("torch._dynamo")  # as every optimizer does
 
 
 class _Loader:
