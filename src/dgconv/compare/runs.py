@@ -13,7 +13,7 @@ from ..train import Recipe, Result, train_all
 from ..train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
 from ..train.engine import Silent, Watcher
 from ..train.logs import METRICS
-from ..train.run import BEST
+from ..train.run_state import BEST
 from .methods import Rival
 
 WRITTEN_BY_RUNS = {METRICS, "tensorboard", CONFIG, WEIGHTS, BEST, "diverged.safetensors"}

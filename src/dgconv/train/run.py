@@ -15,18 +15,11 @@ from ..data import Data
 from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.select import dynamic_layers
-from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights, snapshot
+from ..models.storage import save_weights, snapshot
 from ..ops.overlap import overlapping
-from .checkpoint import (
-    Checkpoint,
-    Position,
-    random_states,
-    recipe_differences,
-    restore_random_states,
-    save_checkpoint,
-)  # fmt: skip
+from .checkpoint import Checkpoint, Position, save_checkpoint
 from .diagnose import Diverged, first_bad_layer
-from .distributed import gather_over_ranks, rank, sum_over_ranks, synchronize_batch_norm, world_size
+from .distributed import rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
 from .graphs import CapturedCall
 from .logs import RunLog
@@ -36,12 +29,12 @@ from .method import TrainingMethod
 from .metrics import EVALUATING, EpochEnd, EpochMetrics, Evaluating
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
+from .run_state import restore, take_checkpoint, write_epoch
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
 from .threshold import GlobalThreshold, macs_per_saliency
 from .writer import BackgroundWriter
 
 DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
-BEST = "best.safetensors"
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
 
 
@@ -97,7 +90,7 @@ class Run:
         self.captured: CapturedCall | None = None
         self.batch: tuple[Tensor, Tensor] | None = None
         if resume_from:
-            self._restore(resume_from)
+            restore(self, resume_from)
         self.log = RunLog(folder, epochs_done=self.position.epoch) if rank() == 0 else None
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -184,24 +177,10 @@ class Run:
         self.sums.zero_()
         if self.log:
             self.log.write(asdict(metrics))
-        checkpoint = self._checkpoint()
+        checkpoint = take_checkpoint(self)
         if checkpoint:
-            self.writer.submit(lambda: self._write_epoch(checkpoint, is_best))
+            self.writer.submit(lambda: write_epoch(self, checkpoint, is_best))
         return metrics
-
-    def _write_epoch(self, checkpoint: Checkpoint, is_best: bool) -> None:
-        """The weights for use, and last the checkpoint that says that they are there."""
-        extra = {
-            "recipe": self.recipe.to_dict(),
-            "input_size": self.data.input_size,
-            "epochs_done": checkpoint.position.epoch,
-            "environment": self.environment,
-        }
-        save_weights(self.folder / WEIGHTS, checkpoint.part("model"))
-        save_config(self.folder, self.model.config, **extra)
-        if is_best:
-            save_weights(self.folder / BEST, checkpoint.part("model"))
-        save_checkpoint(self.folder, checkpoint)
 
     def _count_skipped(self, images: int) -> None:
         self.sums[2] += images
@@ -313,44 +292,6 @@ class Run:
 
     def save(self) -> None:
         """Start to write a checkpoint of this moment. Every rank takes part, rank 0 writes."""
-        checkpoint = self._checkpoint()
+        checkpoint = take_checkpoint(self)
         if checkpoint:
             self.writer.submit(lambda: save_checkpoint(self.folder, checkpoint))
-
-    def _checkpoint(self) -> Checkpoint | None:
-        """Of this moment; None on all ranks but the first."""
-        loss_sum, wrong, skipped = sum_over_ranks(self.sums.clone()).tolist()
-        library = [gather_over_ranks(values) for values in self.threshold.library]
-        if rank() != 0:
-            return None
-        sums = {"loss_sum": loss_sum, "wrong": int(wrong), "skipped": int(skipped)}
-        position = Position(**{**asdict(self.position), **sums})
-        parts: dict[str, dict[str, Tensor]] = {
-            "model": self.model.state_dict(),
-            "momentum": momenta(self.model, self.optimizer),
-            "random": random_states(self.device),
-            "library": {str(index): values for index, values in enumerate(library)},
-        }
-        tensors = {
-            f"{part}.{name}": copy_to_cpu(tensor) for part, named in parts.items() for name, tensor in named.items()
-        }
-        return Checkpoint(position, self.recipe.to_dict(), tensors)
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        differences = recipe_differences(checkpoint.recipe, self.recipe.to_dict())
-        if differences:
-            raise UserError(f"the checkpoint in {self.folder} is from another recipe: {'; '.join(differences)}")
-        self.model.load_state_dict(checkpoint.part("model"))
-        with torch.no_grad():
-            for name, momentum in momenta(self.model, self.optimizer).items():
-                momentum.copy_(checkpoint.part("momentum")[name])
-        restore_random_states(checkpoint.part("random"), self.device)
-        self.position = checkpoint.position
-        if rank() == 0:  # the sums are those of all ranks together
-            position = self.position
-            sums = [position.loss_sum, position.wrong, position.skipped]
-            self.sums.copy_(torch.tensor(sums, dtype=torch.float64))
-        library = checkpoint.part("library")  # and so are these, of which each rank takes its share
-        self.threshold.library = [
-            library[key][rank() :: world_size()].to(self.device) for key in sorted(library, key=int)
-        ]

@@ -1,0 +1,76 @@
+"""The state of a run: taken at any moment, written for good, and put back to go on exactly."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import UserError
+from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights
+from .checkpoint import (
+    Checkpoint,
+    Position,
+    random_states,
+    recipe_differences,
+    restore_random_states,
+    save_checkpoint,
+)  # fmt: skip
+from .distributed import gather_over_ranks, rank, sum_over_ranks, world_size
+from .optimizer import momenta
+
+if TYPE_CHECKING:
+    from .run import Run
+
+BEST = "best.safetensors"
+
+
+def take_checkpoint(run: "Run") -> Checkpoint | None:
+    """Of this moment. Every rank takes part; None on all of them but the first."""
+    loss_sum, wrong, skipped = sum_over_ranks(run.sums.clone()).tolist()
+    library = [gather_over_ranks(values) for values in run.threshold.library]
+    if rank() != 0:
+        return None
+    sums = {"loss_sum": loss_sum, "wrong": int(wrong), "skipped": int(skipped)}
+    position = Position(**{**asdict(run.position), **sums})
+    parts: dict[str, dict[str, Tensor]] = {
+        "model": run.model.state_dict(),
+        "momentum": momenta(run.model, run.optimizer),
+        "random": random_states(run.device),
+        "library": {str(index): values for index, values in enumerate(library)},
+    }
+    tensors = {f"{part}.{name}": copy_to_cpu(tensor) for part, named in parts.items() for name, tensor in named.items()}
+    return Checkpoint(position, run.recipe.to_dict(), tensors)
+
+
+def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
+    """The weights for use, and last the checkpoint that says that they are there."""
+    extra = {
+        "recipe": run.recipe.to_dict(),
+        "input_size": run.data.input_size,
+        "epochs_done": checkpoint.position.epoch,
+        "environment": run.environment,
+    }
+    save_weights(run.folder / WEIGHTS, checkpoint.part("model"))
+    save_config(run.folder, run.model.config, **extra)
+    if is_best:
+        save_weights(run.folder / BEST, checkpoint.part("model"))
+    save_checkpoint(run.folder, checkpoint)
+
+
+def restore(run: "Run", checkpoint: Checkpoint) -> None:
+    """Every rank takes its share."""
+    differences = recipe_differences(checkpoint.recipe, run.recipe.to_dict())
+    if differences:
+        raise UserError(f"the checkpoint in {run.folder} is from another recipe: {'; '.join(differences)}")
+    run.model.load_state_dict(checkpoint.part("model"))
+    with torch.no_grad():
+        for name, momentum in momenta(run.model, run.optimizer).items():
+            momentum.copy_(checkpoint.part("momentum")[name])
+    restore_random_states(checkpoint.part("random"), run.device)
+    run.position = checkpoint.position
+    if rank() == 0:  # the sums are those of all ranks together
+        sums = [run.position.loss_sum, run.position.wrong, run.position.skipped]
+        run.sums.copy_(torch.tensor(sums, dtype=torch.float64))
+    library = checkpoint.part("library")  # and so are these
+    run.threshold.library = [library[key][rank() :: world_size()].to(run.device) for key in sorted(library, key=int)]
