@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops import fused
+from ..ops.fused_autograd import whole_images
 
 
 class BatchNormReLU2d(nn.BatchNorm2d):
@@ -14,7 +15,7 @@ class BatchNormReLU2d(nn.BatchNorm2d):
     """
 
     def forward(self, x: Tensor, and_input: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
-        can_fuse = fused.fits(x) and fused.whole_images(x) and self.weight.dtype == torch.float32
+        can_fuse = fused.fits(x) and whole_images(x) and self.weight.dtype == torch.float32
         if self.training and can_fuse and self.momentum is not None:
             out, x = fused.batch_norm_relu(
                 x, self.weight, self.bias, self.running_mean, self.running_var, self.momentum, self.eps  # type: ignore[arg-type]
