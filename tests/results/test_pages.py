@@ -1,16 +1,20 @@
 """The pages written from records: every figure is that of the records, every missing run is named."""
 
 import json
+import shutil
 import statistics
 from pathlib import Path
 
 import pytest
+import torch
 
 from dgconv import count_macs, create_model, dynamic_layers
 from dgconv.analysis.figures.similarity import draw_similarity
+from dgconv.analysis.gate_facts import GENERATOR, measure_gates
 from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
 from dgconv.errors import UserError
+from dgconv.models.storage import save_weights
 from dgconv.results.checkout import Checkout
 from dgconv.results.claims import CLAIMS, Claim
 from dgconv.results.gates import gates_table
@@ -285,5 +289,11 @@ def test_how_dynamic_the_gates_are(checkout, head_folder):
     biases = [layer.generator.bias.abs().mean().item() for _, layer in dynamic_layers(model)]
     assert gates["generator"]["bias"] == pytest.approx(sum(biases) / len(biases))
     assert 0 < gates["jumping"] <= 1
+    assert all(-1 <= cosine < 1 for cosine in gates["like_start"].values())
+    untrained = checkout.root / "untrained"
+    shutil.copytree(head_folder, untrained)
+    torch.manual_seed(1)
+    save_weights(untrained / "model.safetensors", Record(head_folder).recipe.build_model(10).state_dict())
+    assert measure_gates(RunFolder(untrained))["like_start"] == pytest.approx(dict.fromkeys(GENERATOR, 1.0))
     line = next(line for line in gates_table(checkout.groups).splitlines() if "condensenet20_dgc" in line)
     assert f"| {drawn['same_class']:.3f} | {drawn['other_classes']:.3f} | {drawn['chance']:.3f} |" in line

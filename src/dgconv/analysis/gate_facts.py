@@ -3,6 +3,10 @@
 import statistics
 from typing import Any
 
+import torch
+import torch.nn.functional as F
+
+from ..layers import SaliencyGenerator
 from ..layers.select import dynamic_layers
 from .likeness import measure_likeness
 from .run_folder import RunFolder
@@ -13,6 +17,7 @@ GENERATOR = ("weight1", "weight2", "bias")  # parameters of a saliency generator
 def measure_gates(run: RunFolder) -> dict[str, Any]:
     """Over all test images of a run with weights and dynamic layers."""
     recording = run.recording
+    start = _untrained(run)
     probabilities = [layer.pruning_probability for layer in recording.layers.values()]
     jumping = [float(((p > 0) & (p < 1)).double().mean()) for p in probabilities]
     generators = [layer.generator for _, layer in dynamic_layers(run.model)]
@@ -24,4 +29,20 @@ def measure_gates(run: RunFolder) -> dict[str, Any]:
             name: statistics.mean(getattr(generator, name).detach().abs().mean().item() for generator in generators)
             for name in GENERATOR
         },
+        "like_start": {name: statistics.mean(_cosines(generators, start, name)) for name in GENERATOR},
     }
+
+
+def _untrained(run: RunFolder) -> list[SaliencyGenerator]:
+    """The generators as the run began: the seed decides them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.recipe.seed)
+        model = run.recipe.build_model(run.config["model"]["num_classes"])
+    return [layer.generator for _, layer in dynamic_layers(model)]
+
+
+@torch.no_grad()
+def _cosines(some: list[SaliencyGenerator], others: list[SaliencyGenerator], name: str) -> list[float]:
+    """Between their parameters of this name, layer by layer."""
+    pairs = [(getattr(a, name).flatten(), getattr(b, name).flatten()) for a, b in zip(some, others, strict=True)]
+    return [float(F.cosine_similarity(a.double(), b.double(), dim=0)) for a, b in pairs]
