@@ -148,3 +148,28 @@ def test_cutout_is_for_images_in_memory():
     assert Recipe(cutout=8).load_data().train.cutout == 8
     assert Recipe().load_data().train.cutout == 0
     assert Recipe(cutout=8).load_data().test.cutout == 0
+
+
+def test_the_end_of_the_ramp(tmp_path):
+    """Head-wise, with one threshold, and as a MAC budget: at the end of the first of two epochs all is pruned."""
+    small = SMALL | {"epochs": 2, "threshold_every": 1, "image_size": 16}
+    for name, options in {
+        "condensenet20_dgc": {},
+        "condensenet20_dgcg": {},
+        "condensenet20_cgnet": {"mac_budget": 0.5},
+    }.items():
+        shares = {}
+        for end in (0.5, 0.75):
+            folder = tmp_path / f"{name}{end}"
+            train(Recipe(**small | options | {"model": name, "ramp_end": end}), folder)
+            lines = read_metrics(folder)
+            shares[end] = [line["threshold"] if "cgnet" in name else line["pruned_share"] for line in lines]
+        assert shares[0.5][0] > shares[0.75][0] + 0.05, name
+        if "cgnet" not in name:
+            assert shares[0.5][0] == pytest.approx(0.75, abs=0.1)
+
+
+@pytest.mark.parametrize("end", [1 / 12, 0, 1.01])
+def test_a_ramp_that_ends_before_it_begins(end):
+    with pytest.raises(UserError, match="ramp_end must be above 1/12"):
+        Recipe(ramp_end=end)

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from ..analysis.macs import count_macs
 from ..errors import UserError
 from ..layers import ChannelGatingConv2d, LowCostCollaborativeConv2d
-from .schedule import pruning_ramp
+from .schedule import RAMP_END, pruning_ramp
 
 HALVINGS = 10  # of the interval in which the offset is searched
 WIDEST = 8.0  # how far from 0: what it is added to is of the order of 1
@@ -21,10 +21,10 @@ class MacBudget:
     learn far slower.
     """
 
-    def __init__(self, model: nn.Module, budget: float) -> None:
+    def __init__(self, model: nn.Module, budget: float, ramp_end: float = RAMP_END) -> None:
         if not 0 < budget <= 1:
             raise UserError(f"mac_budget is a share of the dense network's MACs, above 0 and up to 1, got {budget}")
-        self.model, self.budget = model, budget
+        self.model, self.budget, self.ramp_end = model, budget, ramp_end
         layers = [m for m in model.modules() if isinstance(m, ChannelGatingConv2d | LowCostCollaborativeConv2d)]
         self.offsets = [layer.offset for layer in layers if layer.offset is not None]
         if not self.offsets:
@@ -35,7 +35,7 @@ class MacBudget:
 
     def update(self, images: Tensor, progress: float = 1.0) -> float:
         """At the end of an epoch: the new offset, with which these images take what the schedule allows by now."""
-        share = 1 - (1 - self.budget) * pruning_ramp(progress)
+        share = 1 - (1 - self.budget) * pruning_ramp(progress, self.ramp_end)
         low, high = -1.0, 1.0
         while self.share_at(high, images) > share and high < WIDEST:
             high *= 2

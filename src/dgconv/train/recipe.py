@@ -20,6 +20,7 @@ from ..pruning import PruningMethod
 from ..pruning.base import check_amount
 from .losses import LassoReading
 from .read_values import read_values
+from .schedule import WARM_UP_END
 
 MODEL_OPTIONS = (
     "pruning_rate", "heads", "squeeze", "halve_squeeze", "per_head_init", "keep_rule", "tie_rule", "pre_norm",
@@ -121,6 +122,8 @@ class Recipe:
     """Share of each label that is spread over all classes."""
     cutout: int = 0
     """Side in pixels of a square that is blanked in each training image, for small images that are kept in memory."""
+    ramp_end: float = 0.75
+    """Where in the training, from 0 to 1, the full pruning rate is reached; it rises from 1/12 on."""
     generator_weight_decay: float | None = None
     """Weight decay of the saliency generators, if not that of all other weights."""
     clip_gradients: float | None = None
@@ -156,6 +159,8 @@ class Recipe:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
+        if not WARM_UP_END < self.ramp_end <= 1:
+            raise UserError(f"ramp_end must be above 1/12, where pruning begins, and up to 1, got {self.ramp_end}")
         if self.cutout < 0:
             raise UserError(f"cutout must not be negative, got {self.cutout}; 0 blanks nothing")
         if self.generator_weight_decay is not None and not self.generator_weight_decay >= 0:

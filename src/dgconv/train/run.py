@@ -65,13 +65,14 @@ class Run:
         if recipe.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.optimizer = make_optimizer(self.model, recipe, device)
-        self.gates = GateSchedule(self.model)
+        self.gates = GateSchedule(self.model, recipe.ramp_end)
         self.method = TrainingMethod(self.model)
         weights = macs_per_saliency(self.model, data.input_size) if recipe.threshold_share == "macs" else None
         self.threshold = GlobalThreshold(
-            self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every, weights
+            self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every, weights, recipe.ramp_end
         )
-        self.mac_budget = None if recipe.mac_budget is None else MacBudget(self.model, recipe.mac_budget)
+        budget = recipe.mac_budget
+        self.mac_budget = None if budget is None else MacBudget(self.model, budget, recipe.ramp_end)
         default_angle = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
         self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
         self.evaluator = Evaluator(self.model, device, recipe.autocast_dtype, self.memory_format)
@@ -156,7 +157,7 @@ class Run:
         metrics = EpochMetrics(
             epoch=position.epoch + 1,
             learning_rate=cosine_learning_rate(recipe.learning_rate, self._progress(-1)),
-            target_pruned_share=self._target_rate() * pruning_ramp(end.progress),
+            target_pruned_share=self._target_rate() * pruning_ramp(end.progress, recipe.ramp_end),
             train_loss=end.loss_sum / position.seen,
             train_error=100 * end.wrong / position.seen,
             test_loss=self.evaluation.loss,

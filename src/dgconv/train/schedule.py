@@ -11,9 +11,9 @@ WARM_UP_END = 1 / 12  # nothing is pruned before
 RAMP_END = 3 / 4  # the full rate holds afterwards: fine-tuning
 
 
-def pruning_ramp(progress: float) -> float:
-    """Share of the target rate that is pruned: 0, then a straight line, then 1."""
-    return min(1.0, max(0.0, (progress - WARM_UP_END) / (RAMP_END - WARM_UP_END)))
+def pruning_ramp(progress: float, end: float = RAMP_END) -> float:
+    """Share of the target rate that is pruned: 0, then a straight line, then 1 from ``end`` on."""
+    return min(1.0, max(0.0, (progress - WARM_UP_END) / (end - WARM_UP_END)))
 
 
 def cosine_learning_rate(base: float, progress: float) -> float:
@@ -27,14 +27,15 @@ class GateSchedule:
     A gate is written to only when its count changes: on a GPU every write is a kernel, and most steps change nothing.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, ramp_end: float = RAMP_END) -> None:
+        self.ramp_end = ramp_end
         self.layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, HeadGate)]
         self.written = [0] * len(self.layers)  # no gate keeps 0
 
     def move_to(self, progress: float) -> None:
         for index, layer in enumerate(self.layers):
             assert isinstance(layer.gate, HeadGate)
-            keep = layer.gate.count_at(layer.pruning_rate * pruning_ramp(progress))
+            keep = layer.gate.count_at(layer.pruning_rate * pruning_ramp(progress, self.ramp_end))
             if keep != self.written[index]:
                 layer.gate.keep.fill_(keep)
                 self.written[index] = keep

@@ -9,7 +9,7 @@ from ..analysis.macs import count_macs
 from ..layers import GlobalGate
 from ..layers.select import dynamic_layers
 from .distributed import gather_over_ranks
-from .schedule import pruning_ramp
+from .schedule import RAMP_END, pruning_ramp
 
 
 class GlobalThreshold:
@@ -28,12 +28,19 @@ class GlobalThreshold:
     """
 
     def __init__(
-        self, model: nn.Module, epochs: int, batches: int = 5, every: int = 3, weights: Sequence[float] | None = None
+        self,
+        model: nn.Module,
+        epochs: int,
+        batches: int = 5,
+        every: int = 3,
+        weights: Sequence[float] | None = None,
+        ramp_end: float = RAMP_END,
     ) -> None:
         layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
         self.gates = [layer.gate for layer in layers if isinstance(layer.gate, GlobalGate)]
         self.target = layers[0].pruning_rate if layers else 0.0
         self.epochs, self.batches, self.every, self.weights = epochs, batches, every, weights
+        self.ramp_end = ramp_end
         self.library: list[Tensor] = []
 
     def __bool__(self) -> bool:
@@ -59,7 +66,7 @@ class GlobalThreshold:
             return None
         values = gather_over_ranks(torch.cat(self.library))
         self.library.clear()
-        share = self.target * pruning_ramp(progress)
+        share = self.target * pruning_ramp(progress, self.ramp_end)
         threshold = quantile(values, share) if self.weights is None else weighted_quantile(values, share)
         for gate in self.gates:
             gate.threshold.copy_(threshold)
