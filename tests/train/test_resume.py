@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.train import Recipe, resume, train
-from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
 from dgconv.train.run import Run
 
 SMALL = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 256, "epochs": 4}
@@ -180,3 +180,10 @@ def test_wrong_checkpoints(tmp_path, data):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match="damaged or not a checkpoint"):
         resume(tmp_path / "run")
+
+
+def test_a_run_of_a_version_with_fewer_settings_goes_on():
+    recipe = Recipe(**SMALL).to_dict()
+    older = {name: value for name, value in recipe.items() if name not in ("ramp_end", "clip_gradients")}
+    assert recipe_differences(older, recipe) == []
+    assert recipe_differences(older, recipe | {"ramp_end": 0.5}) == ["ramp_end was 0.75, is 0.5"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.storage import write_atomically
+from .recipe import Recipe
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -85,9 +86,11 @@ def restore_random_states(states: dict[str, Tensor], device: torch.device) -> No
 def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What another recipe would change about a run; where its data lies is not part of it.
 
-    Nor is what happens to corrupt images: a run that one of them stopped can go on without it.
+    Nor is what happens to corrupt images: a run that one of them stopped can go on without it. Settings that came with
+    a later version of dgconv than the run had their default value before.
     """
     free = {"data_dir", "workers", "skip_corrupt_images", "name", "checkpoint_minutes"}
+    old = Recipe().to_dict() | old
     old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
     new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}
     keys = sorted((old.keys() | new.keys()) - free)
