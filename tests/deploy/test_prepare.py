@@ -201,6 +201,15 @@ def test_a_depthwise_convolution_takes_in_the_expansion_before_it() -> None:
             ]
 
 
+def test_a_depthwise_convolution_takes_in_the_first_of_a_network() -> None:
+    for channels, is_joined in ((3, True), (16, False)):
+        first, then = nn.Conv2d(channels, 24, 3, 2, 1, bias=False), nn.Conv2d(24, 24, 3, 1, 1, groups=24)
+        model = nn.Sequential(first, nn.BatchNorm2d(24), nn.ReLU6(), then, nn.ReLU()).eval()
+        prepared = deploy.prepare(model)
+        assert len(prepared.graph.steps) == (1 if is_joined else 2)
+        assert_same_function(model, prepared, torch.randn(2, channels, 31, 44))
+
+
 def test_pre_norm_variant_has_no_norm_left() -> None:
     model = create_model("resnet20_dgc", pre_norm=True)
     images = torch.randn(4, 3, 32, 32)

@@ -83,11 +83,24 @@ def test_expansion(size, stride):
 
 
 @pytest.mark.usefixtures("isa")
-def test_expansion_leaves_sums_for_the_gate_that_follows():
-    for size in (7, 57):
-        step = expanded(6, 40, activation="relu6")
+def test_expansion_of_images_by_a_larger_kernel():
+    """As a network begins: a convolution with a stride, whose rows lie between padding, then a depthwise one."""
+    for size, stride, extra in ((3, 2, 0), (3, 1, 0), (7, 2, 1), (1, 2, 0), (2, 1, 1)):
+        for height, width in ((33, 30), (64, 112)):
+            step = expanded(3, 40, activation="relu6", bias=torch.randn(40))
+            options = {"stride": (stride, stride), "extra_padding": (extra, extra)}
+            step.expansion = conv("x", "hidden", 3, 40, size, bias=torch.randn(40), activation="relu6", **options)
+            check(Graph("x", "y", [step]), torch.randn(2, 3, height, width))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.usefixtures("isa")
+def test_expansion_leaves_sums_for_the_gate_that_follows(size):
+    for width in (7, 57):
+        step = expanded(3, 40, activation="relu6")
+        step.expansion = conv("x", "hidden", 3, 40, size)
         graph = Graph("x", "z", [step, conv("y", "z", 40, 8, gate=gate(40, 4, keep=13))])
-        x = torch.randn(3, 6, size, size)
+        x = torch.randn(3, 3, width, width)
         check(graph, x)
         results = []
         for threads in (1, 2, 3):

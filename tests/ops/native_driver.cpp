@@ -155,42 +155,57 @@ struct Case {
     }
 };
 
-// A 1x1 convolution and a depthwise one after it.
+// A convolution, 1x1 or of few channels, and a depthwise one after it.
 struct Expansion {
     Conv first{}, then{};
-    int batch = pick(1, 2), in_h, in_w, out_h, out_w;
+    int batch = pick(1, 2), in_h, in_w, height, width, out_h, out_w;  // height, width: between them
     Floats x, first_weight, first_bias, weight, bias;
 
     Expansion() {
         first.in_channels = pick(1, 20);
         first.groups = 1;
         first.kernel_h = first.kernel_w = first.stride_h = first.stride_w = first.dilation_h = first.dilation_w = 1;
+        if (chance(50)) {
+            first.in_channels = pick(1, 4);
+            first.kernel_h = pick(1, 3), first.kernel_w = pick(1, 4);
+            first.stride_h = first.stride_w = pick(1, 2);
+            first.dilation_h = pick(1, 2), first.dilation_w = pick(1, 2);
+            first.pad_top = pick(0, 3), first.pad_left = pick(0, 3);
+        }
         const int channels = pick(16, 50);
         first.out_channels = then.in_channels = then.out_channels = then.groups = channels;
         then.kernel_h = then.kernel_w = chance(50) ? 3 : 5;
         then.stride_h = then.stride_w = pick(1, 2);
         then.dilation_h = then.dilation_w = 1;
         then.pad_top = pick(0, 2), then.pad_left = pick(0, 2);
-        in_h = then.kernel_h + pick(0, 40), in_w = then.kernel_w + pick(0, 60);
-        out_h = (in_h + 2 * then.pad_top + pick(0, 1) - then.kernel_h) / then.stride_h + 1;
-        out_w = (in_w + 2 * then.pad_left + pick(0, 1) - then.kernel_w) / then.stride_w + 1;
+        in_h = 12 + pick(0, 40), in_w = 14 + pick(0, 60);
+        const int extra = first.kernel_h * first.kernel_w > 1 ? pick(0, 1) : 0;
+        height = (in_h + 2 * first.pad_top + extra - first.dilation_h * (first.kernel_h - 1) - 1) / first.stride_h + 1;
+        width = (in_w + 2 * first.pad_left + extra - first.dilation_w * (first.kernel_w - 1) - 1) / first.stride_w + 1;
+        out_h = (height + 2 * then.pad_top + pick(0, 1) - then.kernel_h) / then.stride_h + 1;
+        out_w = (width + 2 * then.pad_left + pick(0, 1) - then.kernel_w) / then.stride_w + 1;
         x = floats(size_t(batch) * first.in_channels * in_h * in_w);
-        first_weight = floats(size_t(channels) * first.in_channels);
+        first_weight = floats(size_t(channels) * first.in_channels * first.kernel_h * first.kernel_w);
         weight = floats(size_t(channels) * then.kernel_h * then.kernel_w);
         if (chance(50)) first_bias = floats(channels), first.bias = first_bias.data();
         if (chance(50)) bias = floats(channels), then.bias = bias.data();
         first.activation = pick(0, 2), then.activation = pick(0, 2);
     }
 
-    // By the definition, first the 1x1 convolution of one plane.
+    // By the definition, first one plane of what lies between them.
     Floats expanded(int image, int channel) const {
-        const size_t plane = size_t(in_h) * in_w;
-        Floats result(plane);
-        for (size_t i = 0; i < plane; ++i) {
+        Floats result(size_t(height) * width);
+        for (int i = 0; i < height * width; ++i) {
             double total = first.bias ? first_bias[channel] : 0;
-            for (int c = 0; c < first.in_channels; ++c) {
-                const size_t at = (size_t(image) * first.in_channels + c) * plane + i;
-                total += double(x[at]) * first_weight[size_t(channel) * first.in_channels + c];
+            const int taps = first.kernel_h * first.kernel_w;
+            for (int term = 0; term < first.in_channels * taps; ++term) {
+                const int tap = term % taps;
+                const int y = i / width * first.stride_h + tap / first.kernel_w * first.dilation_h - first.pad_top;
+                const int x_ = i % width * first.stride_w + tap % first.kernel_w * first.dilation_w - first.pad_left;
+                if (y < 0 || y >= in_h || x_ < 0 || x_ >= in_w) continue;
+                const size_t plane = size_t(image) * first.in_channels + term / taps;
+                const float weight = first_weight[size_t(channel) * first.in_channels * taps + term];
+                total += double(x[(plane * in_h + y) * in_w + x_]) * weight;
             }
             result[i] = activated(float(total), first.activation);
         }
@@ -202,8 +217,8 @@ struct Expansion {
         for (int tap = 0; tap < then.kernel_h * then.kernel_w; ++tap) {
             const int y = row * then.stride_h + tap / then.kernel_w - then.pad_top;
             const int x_ = column * then.stride_w + tap % then.kernel_w - then.pad_left;
-            if (y < 0 || y >= in_h || x_ < 0 || x_ >= in_w) continue;
-            total += double(plane[size_t(y) * in_w + x_]) * weight[channel * then.kernel_h * then.kernel_w + tap];
+            if (y < 0 || y >= height || x_ < 0 || x_ >= width) continue;
+            total += double(plane[size_t(y) * width + x_]) * weight[channel * then.kernel_h * then.kernel_w + tap];
         }
         return activated(float(total), then.activation);
     }
@@ -218,10 +233,10 @@ struct Expansion {
         Floats y(batch * channels * plane, NAN), sums(size_t(batch) * channels * parts, NAN);
         const int64_t in_stride = int64_t(first.in_channels) * in_h * in_w, out_stride = int64_t(channels * plane);
         const Planes in{x.data(), in_stride, first.in_channels, in_h, in_w};
-        const Planes out{y.data(), out_stride, channels, out_h, out_w};
+        const Planes out{y.data(), out_stride, channels, out_h, out_w}, between{nullptr, 0, channels, height, width};
         for (int rank = 0; rank < threads; ++rank) {
-            Floats scratch(kernels.expand_scratch_floats(first, then, in_w, out_h, out_w), NAN);
-            kernels.expand(first, then, batch, in, out, sums.data(), scratch.data(), nullptr, rank, threads);
+            Floats scratch(kernels.expand_scratch_floats(first, then, in, between, out_h, out_w), NAN);
+            kernels.expand(first, then, batch, in, between, out, sums.data(), scratch.data(), nullptr, rank, threads);
         }
         double worst = 0, scale = 1;
         for (int entry = 0; entry < batch * channels; ++entry) {

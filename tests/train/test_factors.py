@@ -1,6 +1,7 @@
 """What the paper leaves open can be set from a recipe or the command line, and by default nothing changes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ from dgconv import create_model, dynamic_layers
 from dgconv.errors import UserError
 from dgconv.train import Recipe, train
 from dgconv.train.logs import read_metrics
-from dgconv.train.optimizer import make_optimizer
+from dgconv.train.optimizer import generator_weight_decay, make_optimizer
 from dgconv.train.recipe import load_recipe
+from dgconv.train.schedule import cosine_learning_rate
 from dgconv.train_arguments import parse_train
 
 CPU = torch.device("cpu")
@@ -69,7 +71,7 @@ def test_saliency_start():
 def test_weight_decay_of_the_generator(decay):
     recipe = Recipe(**SMALL, weight_decay=0.1, generator_weight_decay=decay)
     model = recipe.build_model(10)
-    others, generators = make_optimizer(model, recipe, CPU).param_groups
+    others, generators = make_optimizer(model, recipe, CPU, 10).param_groups
     assert (others["weight_decay"], generators["weight_decay"]) == (0.1, decay)
     expected = {id(p) for _, layer in dynamic_layers(model) for p in layer.generator.parameters()}
     assert {id(p) for p in generators["params"]} == expected
@@ -84,7 +86,7 @@ def test_a_decayed_generator_shrinks_and_an_undecayed_one_stays():
         before = [layer.generator.weight1.detach().clone() for _, layer in dynamic_layers(model)]
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        make_optimizer(model, recipe, CPU).step()
+        make_optimizer(model, recipe, CPU, 10).step()
         after = [layer.generator.weight1.detach() for _, layer in dynamic_layers(model)]
         return [float(new.norm() / old.norm()) for new, old in zip(after, before, strict=True)]
 
@@ -94,7 +96,7 @@ def test_a_decayed_generator_shrinks_and_an_undecayed_one_stays():
 
 def test_by_default_all_weights_decay_alike():
     recipe = Recipe(**SMALL)
-    [group] = make_optimizer(recipe.build_model(10), recipe, CPU).param_groups
+    [group] = make_optimizer(recipe.build_model(10), recipe, CPU, 10).param_groups
     assert group["weight_decay"] == recipe.weight_decay
 
 
@@ -121,7 +123,7 @@ def test_wrong_use():
         Recipe(model="condensenet20", per_head_init=False).build_model(10)
     dense = Recipe(model="condensenet20", generator_weight_decay=0)
     with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
-        make_optimizer(dense.build_model(10), dense, CPU)
+        make_optimizer(dense.build_model(10), dense, CPU, 10)
 
 
 def test_label_smoothing_raises_the_least_loss_there_is(tmp_path):
@@ -173,3 +175,41 @@ def test_the_end_of_the_ramp(tmp_path):
 def test_a_ramp_that_ends_before_it_begins(end):
     with pytest.raises(UserError, match="ramp_end must be above 1/12"):
         Recipe(ramp_end=end)
+
+
+def test_shrinkage_is_what_decay_does_in_a_whole_training():
+    """A generator that gets no gradient, through all steps of two trainings of different length."""
+    for steps, rate in ((400, 0.1), (1500, 0.05)):
+        recipe = Recipe(**SMALL, generator_shrinkage=2.0, learning_rate=rate)
+        model = recipe.build_model(10)
+        bias = next(layer.generator.bias for _, layer in dynamic_layers(model))
+        optimizer = make_optimizer(model, recipe, CPU, steps)
+        for step in range(steps):
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            for group in optimizer.param_groups:
+                group["lr"] = cosine_learning_rate(rate, step / steps)
+            optimizer.step()
+        assert bias.mean().item() == pytest.approx(math.exp(-2), rel=0.1)
+
+
+def test_the_paper_shrinks_by_five_point_nine():
+    """As the help says: the recipe as it is, and the same decay by another name."""
+    recipe = load_recipe("cifar10_condensenet50_dgc")
+    steps = recipe.epochs * (50_000 // recipe.batch_size)
+    same = replace(recipe, generator_shrinkage=5.9)
+    assert generator_weight_decay(same, steps) == pytest.approx(recipe.weight_decay, rel=0.01)
+    assert generator_weight_decay(recipe, steps) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"generator_shrinkage": -1.0}, "generator_shrinkage must not be negative"),
+        ({"generator_shrinkage": 1.0, "learning_rate": 0.0}, "needs a learning rate above 0"),
+        ({"generator_shrinkage": 1.0, "generator_weight_decay": 0.1}, "give one of them"),
+    ],
+)
+def test_wrong_shrinkage(options, message):
+    with pytest.raises(UserError, match=message):
+        Recipe(**options)

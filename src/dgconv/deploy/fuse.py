@@ -1,7 +1,7 @@
 """Joins steps until what is left of a network is little more than its convolutions.
 
 Three passes, each a walk over the steps: what follows a convolution goes into it, then what stands before one does,
-and a 1x1 convolution that only feeds a depthwise one becomes a part of it.
+and a convolution that only feeds a depthwise one becomes a part of it.
 """
 
 from dataclasses import replace
@@ -59,7 +59,7 @@ def hand_to_consumers(graph: Graph) -> Graph:
 
 
 def join_expansions(graph: Graph) -> Graph:
-    """A depthwise convolution takes in the 1x1 convolution before it, if nobody else reads what that writes."""
+    """A depthwise convolution takes in the one before it, if nobody else reads what that writes."""
     uses = _use_counts(graph)
     steps: dict[str, Step] = {}  # by output, in order
     for step in graph.steps:
@@ -74,10 +74,12 @@ def join_expansions(graph: Graph) -> Graph:
 
 
 def _is_expansion(conv: Conv) -> bool:
-    """Plain, 1x1, and wide enough to fill vectors."""
+    """Plain, wide enough to fill vectors, and either 1x1 or of few channels, as the first of a network is."""
     is_plain = conv.gate is None and conv.before is None and conv.residual is None and conv.groups == 1
     is_pointwise = conv.weight.shape[2:] == (1, 1) and conv.stride == (1, 1)
-    return is_plain and is_pointwise and not any(conv.padding + conv.extra_padding) and len(conv.weight) >= 16
+    is_pointwise = is_pointwise and not any(conv.padding + conv.extra_padding)
+    is_of_few = conv.weight.shape[1] <= 4 and conv.stride in ((1, 1), (2, 2))
+    return is_plain and (is_pointwise or is_of_few) and len(conv.weight) >= 16
 
 
 def _is_depthwise(conv: Conv) -> bool:

@@ -59,7 +59,7 @@ class Conv:
     residual: str | None = None
     activation: Activation = "identity"
     interleaved: bool = False
-    expansion: "Conv | None" = None  # a 1x1 convolution that comes first and whose result nobody else reads
+    expansion: "Conv | None" = None  # a convolution that comes first, whose result nobody else reads
     label: str = ""  # here and below: the layers of the model that it stands for
 
 

@@ -11,7 +11,7 @@ from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_
 from .graph import Concat, Conv, Graph, values_read
 from .memory import empty
 from .packing import PackedStep, library
-from .shapes import Shape, as_planes, value_shapes
+from .shapes import Shape, as_planes, convolved_shape, value_shapes
 
 CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed
 MAX_FREE_ARENAS = 8  # kept for the next calls
@@ -114,6 +114,9 @@ class Plan:
             native.regions_end = regions_end
             views = [self._view(value) for value in [step.output, *values_read(step)]]
             native.output, native.input, native.other = views if len(views) == 3 else [*views, structs.View()]
+            if isinstance(step, Conv) and step.expansion is not None:
+                shape = convolved_shape(step.expansion, self._shapes[step.input])
+                native.other = structs.View(0, 0, structs.NOWHERE, *shape)
             if isinstance(step, Conv) and step.output in self._sums:
                 native.output_sums = self._sums[step.output].buffer.offset
             if isinstance(step, Conv) and step.gate is not None:

@@ -79,7 +79,8 @@ class NativeProgram:
             )
         if x.dim() not in (2, 4):
             raise UserError(f"expected an input [batch, channels, height, width], got {list(x.shape)}")
-        return x.detach().contiguous()
+        # Asking costs little; after a run has emptied the caches, each operation of torch costs tens of microseconds.
+        return x if x.is_contiguous() and not x.requires_grad else x.detach().contiguous()
 
     def __reduce__(self) -> tuple[type["NativeProgram"], tuple[Graph]]:
         """Copies and pickles pack again: addresses are of no use elsewhere."""

@@ -32,6 +32,13 @@ def input_channels(step: Step) -> int | None:
     return None if norm is None else len(norm.scale)
 
 
+def convolved_shape(conv: Conv, shape: Shape) -> Shape:
+    """Of what the convolution itself makes of planes, without the one that may come first."""
+    padding = (2 * conv.padding[0] + conv.extra_padding[0], 2 * conv.padding[1] + conv.extra_padding[1])
+    kernel = (conv.weight.shape[2], conv.weight.shape[3])
+    return (conv.weight.shape[0], *_window(shape, kernel, conv.stride, padding, conv.dilation))
+
+
 def _output_shape(step: Step, shapes: dict[str, Shape]) -> Shape:
     if isinstance(step, Torch):
         raise UserError(f"only torch knows the shape of {step.output!r}: {step.reason}")
@@ -40,10 +47,9 @@ def _output_shape(step: Step, shapes: dict[str, Shape]) -> Shape:
     shape = _checked_input(step, shapes)
     match step:
         case Conv():
-            padding = (2 * step.padding[0] + step.extra_padding[0], 2 * step.padding[1] + step.extra_padding[1])
-            kernel = (step.weight.shape[2], step.weight.shape[3])
-            result = (step.weight.shape[0], *_window(shape, kernel, step.stride, padding, step.dilation))
-            return _same(result, step.residual, shapes)
+            if step.expansion is not None:
+                shape = convolved_shape(step.expansion, shape)
+            return _same(convolved_shape(step, shape), step.residual, shapes)
         case Pool():
             padding = (2 * step.padding[0], 2 * step.padding[1])
             return (shape[0], *_window(shape, step.kernel, step.stride, padding))

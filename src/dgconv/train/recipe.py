@@ -126,6 +126,8 @@ class Recipe:
     """Where in the training, from 0 to 1, the full pruning rate is reached; it rises from 1/12 on."""
     generator_weight_decay: float | None = None
     """Weight decay of the saliency generators, if not that of all other weights."""
+    generator_shrinkage: float | None = None
+    """Instead: how often it divides them by e in the whole training; 5.9 in that of the paper on CIFAR."""
     clip_gradients: float | None = None
     """Largest norm of all gradients together; larger ones are scaled down to it."""
     lasso_weight: float = 1e-5
@@ -165,6 +167,13 @@ class Recipe:
             raise UserError(f"cutout must not be negative, got {self.cutout}; 0 blanks nothing")
         if self.generator_weight_decay is not None and not self.generator_weight_decay >= 0:
             raise UserError(f"generator_weight_decay must not be negative, got {self.generator_weight_decay}")
+        if self.generator_shrinkage is not None and not (self.generator_shrinkage >= 0 and self.learning_rate > 0):
+            raise UserError(
+                "generator_shrinkage must not be negative, and needs a learning rate above 0, "
+                f"got {self.generator_shrinkage} and {self.learning_rate}"
+            )
+        if self.generator_shrinkage is not None and self.generator_weight_decay is not None:
+            raise UserError("generator_shrinkage and generator_weight_decay say the same thing; give one of them")
         if self.clip_gradients is not None and not self.clip_gradients > 0:
             raise UserError(f"clip_gradients must be above 0, got {self.clip_gradients}; leave it out to clip nothing")
         check_amount(self.prune_rate, self.prune_budget)

@@ -64,7 +64,8 @@ class Run:
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
         if recipe.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self.optimizer = make_optimizer(self.model, recipe, device)
+        self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
+        self.optimizer = make_optimizer(self.model, recipe, device, self.steps_per_epoch * recipe.epochs)
         self.gates = GateSchedule(self.model, recipe.ramp_end)
         self.method = TrainingMethod(self.model)
         weights = macs_per_saliency(self.model, data.input_size) if recipe.threshold_share == "macs" else None
@@ -77,7 +78,6 @@ class Run:
         self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
         self.evaluator = Evaluator(self.model, device, recipe.autocast_dtype, self.memory_format)
         self.evaluation: Evaluation
-        self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
         self.position = Position()
         self.epoch_started = 0.0
         self.sums = torch.zeros(3, dtype=torch.float64, device=device)  # of the epoch: loss, wrong answers, skipped

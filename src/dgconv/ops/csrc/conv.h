@@ -36,12 +36,11 @@ inline int32_t conv_pool_parts(const Conv& conv, int32_t out_h, int32_t out_w) {
 inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Planes x, Planes y,
                  const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads) {
     const Plan plan = make_plan(conv, y.height, y.width);
-    const int begin = first_item(conv, plan, selection, batch, rank, threads);
-    const int end = first_item(conv, plan, selection, batch, rank + 1, threads);
-    for (int index = begin; index < end; ++index) {
+    const ItemShare share(conv, plan, selection, batch, rank, threads);
+    for (int index = share.begin; index < share.end; ++index) {
         const Item item = make_item(conv, plan, selection, batch, y.height, y.width, index);
         const Output output(conv, plan, item, y, residual, pooled);
-        const bool is_first = index == begin;  // of this thread, whose scratch it finds as the caller left it
+        const bool is_first = index == share.begin;  // of this thread, whose scratch it finds as the caller left it
         if (plan.form == DEPTHWISE) {
             convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
         } else if (plan.form != WINOGRAD) {

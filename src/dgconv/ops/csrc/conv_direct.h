@@ -77,16 +77,19 @@ struct PixelPlace {
     int output, pixel, pixels;
     float* totals;
 };
-template <int OUTPUTS, int VECTORS>
+template <int OUTPUTS, int VECTORS, bool IS_ONE_TAP>
 void pixel_tile(const Factors& f, int x_pixel, int first_weight, const Output& output, const PixelPlace& to) {
     Vec acc[OUTPUTS][VECTORS] = {};
     Lines lines = take_lines(f.ahead, f.kept);
-    for (int index = 0; index < f.kept; ++index) {
-        const float *x = f.x.at(index) + x_pixel, *w = f.weight.at(index) + first_weight;
-        prefetch<VECTORS>(f.x.at(smaller(index + 4, f.kept - 1)) + x_pixel);
+    const Factor all_x = {f.x.data + x_pixel, f.x.channel, f.x.chosen};
+    const Factor weight = {f.weight.data + first_weight, f.weight.channel, f.weight.chosen};
+    const int kept = f.kept, taps = IS_ONE_TAP ? 1 : f.taps;
+    for (int index = 0; index < kept; ++index) {
+        const float *x = all_x.at(index), *w = weight.at(index);
+        prefetch<VECTORS>(all_x.at(smaller(index + 4, kept - 1)));
         lines.fetch();
-        for (int tap = 0; tap < f.taps; ++tap, w += f.weights_of_tap) {
-            multiply_add<OUTPUTS, VECTORS, 1>(acc, w, x + f.tap_offsets[tap]);
+        for (int tap = 0; tap < taps; ++tap, w += f.weights_of_tap) {
+            multiply_add<OUTPUTS, VECTORS, 1>(acc, w, IS_ONE_TAP ? x : x + f.tap_offsets[tap]);
         }
     }
     output.put_tile(to.output, to.pixel, acc, to.pixels, to.totals);
@@ -102,20 +105,21 @@ OutputTile output_tile_of(int pixels, int vectors, std::index_sequence<size...>)
     return vectors == 1 ? one[pixels - 1] : two[2 * (pixels - 1)];
 }
 template <int VECTORS, size_t... size>
-PixelTile pixel_tile_of(int outputs, std::index_sequence<size...>) {
-    static constexpr PixelTile tiles[] = {pixel_tile<size + 1, VECTORS>...};
-    return tiles[outputs - 1];
+PixelTile pixel_tile_of(int outputs, bool is_one_tap, std::index_sequence<size...>) {
+    static constexpr PixelTile one_tap[] = {pixel_tile<size + 1, VECTORS, true>...},
+                               tiles[] = {pixel_tile<size + 1, VECTORS, false>...};
+    return is_one_tap ? one_tap[outputs - 1] : tiles[outputs - 1];
 }
 // As many outputs as there are registers for.
 constexpr int most_outputs(int vectors) { return vectors == 1 ? TILE : 2 * TILE / vectors; }
 template <int VECTORS>
-PixelTile pixel_tile_of(int outputs) {
-    return pixel_tile_of<VECTORS>(outputs, std::make_index_sequence<most_outputs(VECTORS)>());
+PixelTile pixel_tile_of(int outputs, bool is_one_tap) {
+    return pixel_tile_of<VECTORS>(outputs, is_one_tap, std::make_index_sequence<most_outputs(VECTORS)>());
 }
-INLINE PixelTile pixel_tile_of(int outputs, int vectors) {
-    if (vectors == 1) return pixel_tile_of<1>(outputs);
-    if (vectors == 2) return pixel_tile_of<2>(outputs);
-    return vectors == 3 ? pixel_tile_of<3>(outputs) : pixel_tile_of<4>(outputs);
+INLINE PixelTile pixel_tile_of(int outputs, int vectors, bool is_one_tap) {
+    if (vectors == 1) return pixel_tile_of<1>(outputs, is_one_tap);
+    if (vectors == 2) return pixel_tile_of<2>(outputs, is_one_tap);
+    return vectors == 3 ? pixel_tile_of<3>(outputs, is_one_tap) : pixel_tile_of<4>(outputs, is_one_tap);
 }
 
 // One item of a direct convolution.
@@ -206,7 +210,7 @@ class Direct {
                 float* totals = scratch + part.totals + (panel + first) * WIDTH;
                 for (int pixel = 0; pixel < end; pixel += at_once * WIDTH) {
                     const int vectors = smaller(at_once, divide_up(end - pixel, WIDTH));
-                    const PixelTile run = pixel_tile_of(last - first, vectors);
+                    const PixelTile run = pixel_tile_of(last - first, vectors, f.taps == 1);
                     run(f, pixel, first, output, {panel + first, pixel, end - pixel, totals});
                 }
             }

@@ -134,18 +134,15 @@ class Output {
         }
     }
 
-    // Writes a block [pixel][WIDTH] of finished results, outputs in the lanes, to their planes.
-    INLINE void store_planes(const float* block, int outputs, int first_pixel, int pixels) const {
-        float* planes = to + first * plane + first_pixel;
-        for (int pixel = 0; pixel < pixels; pixel += WIDTH, block += WIDTH * WIDTH) {
-            const int count = smaller(WIDTH, pixels - pixel);
-            Vec rows[WIDTH];
-            UNROLL for (int i = 0; i < WIDTH; ++i) rows[i] = load(block + i * WIDTH);
-            transpose(rows);
-            if (count == WIDTH && outputs == WIDTH) {
-                UNROLL for (int lane = 0; lane < WIDTH; ++lane) store(planes + lane * plane + pixel, rows[lane]);
-            } else {
-                for (int lane = 0; lane < outputs; ++lane) store_first(planes + lane * plane + pixel, rows[lane], count);
+    // Writes finished results, a vector of outputs for each pixel, to their planes. Changes them.
+    INLINE void store_transposed(Vec (&pixels)[WIDTH], int outputs, int first_pixel, int count) const {
+        transpose(pixels);
+        float* to_pixel = to + first * plane + first_pixel;
+        if (count == WIDTH && outputs == WIDTH) {
+            UNROLL for (int lane = 0; lane < WIDTH; ++lane) store(to_pixel + lane * plane, pixels[lane]);
+        } else {
+            UNROLL for (int lane = 0; lane < WIDTH; ++lane) {
+                if (lane < outputs) store_first(to_pixel + lane * plane, pixels[lane], count);
             }
         }
     }

@@ -141,59 +141,96 @@ struct Item {
     INLINE int channel(int index) const { return channels ? channels[index] : index; }
 };
 
-// Items are numbered so that those of one group follow each other: a thread keeps their weights in its cache.
-// Runs of `plan.chunks` items share group, block of outputs and image.
-inline int64_t run_count(const Conv& conv, const Plan& plan, int batch) {
-    return int64_t(conv.groups) * plan.blocks * batch;
-}
+// How items are numbered decides what a thread, whose share are neighbours, finds in its cache. Where a 1x1 convolution
+// reads the planes in place and all weights fit there, those of the same pixels follow each other: from step to step a
+// thread then meets the part of the image that it has written itself. Else it is those with the same weights.
+struct ItemOrder {
+    int groups, blocks, batch, chunks;
+    bool by_pixels;
 
-INLINE int kept_channels(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int64_t run) {
-    if (!conv.dynamic) return plan.inputs;
-    return selection->counts[run % batch * conv.groups + run / batch / plan.blocks];
-}
+    ItemOrder(const Conv& conv, const Plan& plan, int batch)
+        : groups(conv.groups), blocks(plan.blocks), batch(batch), chunks(plan.chunks) {
+        constexpr int MANY = 4, FITTING = 1 << 16;  // chunks, for equal shares; floats, for the second-level cache
+        const bool is_in_place = is_pointwise(conv) && !conv.in_scale;
+        by_pixels = is_in_place && plan.chunks >= MANY && conv.groups * group_floats(plan) <= FITTING;
+    }
 
-// The item that the share of thread `rank` begins with. Heads may keep different numbers of channels: a share is an
-// equal part of the work, not of the items.
-inline int first_item(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int rank,
-                      int threads) {
-    const int64_t runs = run_count(conv, plan, batch);
-    if (!conv.dynamic || threads == 1) return share(runs * plan.chunks, threads, rank);
-    constexpr int OUTPUT_COST = 4;  // of finishing an item, in channels
-    int64_t total = 0;
-    for (int64_t run = 0; run < runs; ++run) {
-        total += kept_channels(conv, plan, selection, batch, run) + OUTPUT_COST;
+    int64_t count() const { return int64_t(groups) * blocks * batch * chunks; }
+
+    struct Place {
+        int group, block, image, chunk;
+    };
+    INLINE Place place_of(int index) const {
+        const auto next = [&index](int values) {
+            const int value = index % values;
+            index /= values;
+            return value;
+        };
+        Place place;
+        if (by_pixels) {
+            place.block = next(blocks), place.group = next(groups), place.chunk = next(chunks), place.image = index;
+        } else {
+            place.chunk = next(chunks), place.image = next(batch), place.block = next(blocks), place.group = index;
+        }
+        return place;
     }
-    int64_t before = total * plan.chunks * rank;  // work of the threads before, times `threads`
-    for (int64_t run = 0; run < runs; ++run) {
-        const int64_t cost = int64_t(kept_channels(conv, plan, selection, batch, run) + OUTPUT_COST) * threads;
-        if (before < cost * plan.chunks) return static_cast<int>(run * plan.chunks + (before + cost / 2) / cost);
-        before -= cost * plan.chunks;
-    }
-    return static_cast<int>(runs * plan.chunks);
-}
+};
 
 inline Item make_item(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int out_h, int out_w,
                       int index) {
+    const ItemOrder::Place place = ItemOrder(conv, plan, batch).place_of(index);
     Item item{};
-    item.chunk = index % plan.chunks;
-    index /= plan.chunks;
-    item.kept = kept_channels(conv, plan, selection, batch, index);
-    item.image = index % batch;
-    index /= batch;
-    item.first_output = index % plan.blocks * plan.block;
-    item.group = index / plan.blocks;
+    item.image = place.image;
+    item.group = place.group;
+    item.chunk = place.chunk;
+    item.first_output = place.block * plan.block;
     item.first_row = item.chunk * plan.rows;
     item.full_rows = plan.rows;
     item.rows = smaller(plan.rows, out_h - item.first_row);
     item.pixels = item.rows * out_w;
     item.outputs = smaller(plan.block, plan.outputs - item.first_output);
     item.first_channel = conv.dynamic ? 0 : item.group * plan.inputs;
+    item.kept = plan.inputs;
     if (conv.dynamic) {
         const int entry = item.image * conv.groups + item.group;
+        item.kept = selection->counts[entry];
         item.channels = selection->channels + int64_t(entry) * conv.in_channels;
         item.gates = selection->gates + int64_t(entry) * conv.in_channels;
     }
     return item;
 }
+
+INLINE bool are_equal(const int32_t* values, int count) {
+    int differing = 0;
+    for (int i = 1; i < count; ++i) differing += values[i] != values[0];
+    return differing == 0;
+}
+
+// The items of thread `rank`. Heads may keep different numbers of channels: a share is an equal part of the work, not
+// of the items.
+struct ItemShare {
+    int begin, end;
+
+    ItemShare(const Conv& conv, const Plan& plan, const Selection* selection, int batch, int rank, int threads) {
+        const ItemOrder order(conv, plan, batch);
+        const int count = static_cast<int>(order.count());
+        begin = share(count, threads, rank), end = share(count, threads, rank + 1);
+        if (!conv.dynamic || threads == 1 || are_equal(selection->counts, batch * conv.groups)) return;
+        const auto cost = [&](int index) {
+            constexpr int OUTPUT_COST = 4;  // of finishing an item, in channels
+            const ItemOrder::Place place = order.place_of(index);
+            return int64_t(selection->counts[place.image * conv.groups + place.group] + OUTPUT_COST);
+        };
+        int64_t total = 0, before = 0;
+        for (int index = 0; index < count; ++index) total += cost(index);
+        begin = end = 0;
+        for (int index = 0; index < count; ++index) {
+            const int64_t own = cost(index), middle = 2 * before + own;  // of the item, times 2: it decides
+            begin += middle * threads < 2 * total * rank;
+            end += middle * threads < 2 * total * (rank + 1);
+            before += own;
+        }
+    }
+};
 
 }  // namespace dgconv::DGCONV_ISA

@@ -4,29 +4,29 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
+#include <vector>
 
 namespace dgconv {
 
-// The work comes in stages, each cut into as many shares as there are threads. A thread takes a share whenever it has
-// none: if the system has put another one aside, it does that one's share too. A stage begins when the one before it is
-// complete.
+// The work comes in stages, each cut into as many shares as there are threads. A thread does its own, in whose part of
+// the data it was busy before, and then whatever nobody has begun: if the system has put another thread aside, also
+// that one's. A stage begins when the one before it is complete.
 class Crew {
    public:
-    explicit Crew(int threads) : shares(threads) {}
+    explicit Crew(int threads) : shares(threads), next_stages(threads) {}
 
     int threads() const { return shares; }
 
     // Called by every thread, for stage 0, 1, 2, ... Returns when the stage is complete.
     template <class Body>
-    void run_stage(int64_t stage, Body body) {
-        const int64_t end = (stage + 1) * shares;
-        int64_t ticket = taken.load(std::memory_order_relaxed);
-        while (ticket < end) {
-            if (!taken.compare_exchange_weak(ticket, ticket + 1, std::memory_order_relaxed)) continue;
-            body(int(ticket - stage * shares), shares);
+    void run_stage(int64_t stage, int rank, Body body) {
+        for (int turn = 0; turn < shares; ++turn) {
+            const int share = (rank + turn) % shares;
+            if (!take(share, stage)) continue;
+            body(share, shares);
             done.fetch_add(1, std::memory_order_acq_rel);
-            ticket = taken.load(std::memory_order_relaxed);
         }
+        const int64_t end = (stage + 1) * shares;
         for (int spins = 0; done.load(std::memory_order_acquire) < end; ++spins) {
             if (spins < SPINS)
                 pause();
@@ -38,6 +38,16 @@ class Crew {
    private:
     static constexpr int SPINS = 200;  // a few microseconds; then whoever is waited for may need the processor
 
+    struct alignas(64) NextStage {
+        std::atomic<int64_t> number{0};
+    };
+
+    bool take(int share, int64_t stage) {
+        std::atomic<int64_t>& next = next_stages[share].number;
+        return next.load(std::memory_order_relaxed) == stage &&
+               next.compare_exchange_strong(stage, stage + 1, std::memory_order_relaxed);
+    }
+
     static void pause() {
 #if defined(__x86_64__)
         __builtin_ia32_pause();
@@ -47,7 +57,7 @@ class Crew {
     }
 
     const int shares;
-    alignas(64) std::atomic<int64_t> taken{0};
+    std::vector<NextStage> next_stages;  // of each share: the first in which nobody has begun it
     alignas(64) std::atomic<int64_t> done{0};
 };
 

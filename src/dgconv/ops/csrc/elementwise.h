@@ -104,17 +104,20 @@ INLINE float sum_row(const float* x, int64_t count, AnyNorm norm) {
     return sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-// Sum over i of row[i] * x[i].
-INLINE float dot(const float* row, const float* x, int64_t count) {
+// Sum over i of row[i] * x[i]. Meanwhile fetches as many floats from `fetched`, which may be the row itself.
+INLINE float dot(const float* row, const float* x, int64_t count, const float* fetched) {
     Vec sum[4] = {};
     int64_t i = 0;
     for (; i + 4 * WIDTH <= count; i += 4 * WIDTH) {
+        UNROLL for (int k = 0; k < 4 * WIDTH; k += 16) __builtin_prefetch(fetched + i + k, 0, 2);
         UNROLL for (int k = 0; k < 4; ++k) sum[k] += load(row + i + k * WIDTH) * load(x + i + k * WIDTH);
     }
     for (; i + WIDTH <= count; i += WIDTH) sum[0] += load(row + i) * load(x + i);
     if (i < count) sum[1] += load_first(row + i, int(count - i)) * load_first(x + i, int(count - i));
     return sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
+
+INLINE float dot(const float* row, const float* x, int64_t count) { return dot(row, x, count, row); }
 
 // A matrix [count_rows, count], row by row, times a vector.
 INLINE void multiply(const float* matrix, int64_t count_rows, const float* x, int64_t count, float* out) {

@@ -34,6 +34,16 @@ INLINE void add_rows(const float* const* rows, const float* factors, int64_t cha
         for (int r = 0; r < ROWS; ++r) saliency[c] += rows[r][c] * factors[r];
 }
 
+// W1 p. The rows of W2 that its positive units will read are fetched from memory beside it.
+INLINE void find_hidden(const Gate& gate, int64_t head, const float* means, float* hidden) {
+    const int64_t channels = gate.channels, first_row = head * gate.hidden * channels;
+    const float *row = gate.weight1 + first_row, *later = gate.weight2 + first_row, *fetched = row;
+    for (int64_t unit = 0; unit < gate.hidden; ++unit, row += channels, later += channels) {
+        hidden[unit] = dot(row, means, channels, fetched);
+        fetched = hidden[unit] > 0 ? later : row;
+    }
+}
+
 // Units that the relu set to zero add nothing: half of W2 is not even read.
 INLINE void score_channels(const Gate& gate, int64_t head, const float* hidden, float* saliency) {
     const int64_t channels = gate.channels;
@@ -74,7 +84,7 @@ inline void generate(const Gate& gate, int batch, const float* sums, int parts, 
             for (int64_t c = 0; c < channels; ++c) means[c] = sum_row(image_sums + c * parts, parts, NoNorm{}) / pixels;
             image_of_means = image;
         }
-        multiply(gate.weight1 + head * gate.hidden * channels, gate.hidden, means, channels, hidden);
+        find_hidden(gate, head, means, hidden);
         score_channels(gate, head, hidden, saliency + item * channels);
     }
 }

@@ -54,6 +54,7 @@ class Worker {
         : program(program),
           crew(crew),
           kernels(dgconv::kernels()),
+          rank(rank),
           places{nullptr, arena, const_cast<float*>(x), y},
           scratch(arena + program.scratch + rank * program.scratch_floats),
           seconds(rank == 0 ? seconds : nullptr),
@@ -70,6 +71,7 @@ class Worker {
     const Program& program;
     Crew& crew;
     const Kernels& kernels;
+    const int rank;
     float* const places[4];
     float* const scratch;
     double* const seconds;
@@ -108,8 +110,8 @@ class Worker {
             }
             case EXPAND:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.expand(step->expansion, step->conv, batch, x, y, in_arena(step->output_sums), scratch,
-                                   &ahead, share, shares);
+                    kernels.expand(step->expansion, step->conv, batch, x, other, y, in_arena(step->output_sums),
+                                   scratch, &ahead, share, shares);
                 });
             case POOL:
                 return run_stage(COMPUTING, [&](int share, int shares) {
@@ -154,7 +156,7 @@ class Worker {
     // The time until the stage is complete counts as time of the kind.
     template <class Body>
     void run_stage(Stage kind, Body body) {
-        crew.run_stage(stage++, body);
+        crew.run_stage(stage++, rank, body);
         note_time(kind);
     }
 
@@ -191,7 +193,8 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     const View &x = step->input, &y = step->output;
     if (step->kind == POOL) return kernels().pool_scratch_floats(step->window, shape_of(x), shape_of(y));
     if (step->kind == EXPAND) {
-        return kernels().expand_scratch_floats(step->expansion, step->conv, x.width, y.height, y.width);
+        return kernels().expand_scratch_floats(step->expansion, step->conv, shape_of(x), shape_of(step->other),
+                                               y.height, y.width);
     }
     if (step->kind != CONV && step->kind != DYNAMIC_CONV) return 0;
     const int64_t conv = kernels().conv_scratch_floats(step->conv, x.height, x.width, y.height, y.width);

@@ -22,9 +22,9 @@ enum StepKind : int32_t { CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3,
 struct Step {
     int32_t kind;
     int32_t activation;          // POINTWISE
-    View input, output, other;   // other: the residual, or what POINTWISE adds
+    View input, output, other;   // other: the residual; what POINTWISE adds; of EXPAND the shape between the two
     Conv conv;                   // CONV, DYNAMIC_CONV; EXPAND: the depthwise one
-    Conv expansion;              // EXPAND: the 1x1 that comes first
+    Conv expansion;              // EXPAND: the one that comes first
     Gate gate;                   // DYNAMIC_CONV
     Norm before;                 // DYNAMIC_CONV (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
     Window window;               // POOL

@@ -17,10 +17,12 @@ struct Kernels {
     int32_t (*conv_pool_parts)(const Conv&, int32_t out_h, int32_t out_w);
     void (*conv)(const Conv&, const Selection*, int32_t batch, Planes x, Planes y, const Planes* residual,
                  float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
-    // A 1x1 convolution and then a depthwise one; sums as in conv of the latter.
-    int64_t (*expand_scratch_floats)(const Conv& first, const Conv& then, int32_t in_w, int32_t out_h, int32_t out_w);
-    void (*expand)(const Conv& first, const Conv& then, int32_t batch, Planes x, Planes y, float* pooled,
-                   float* scratch, Ahead* ahead, int rank, int threads);
+    // A convolution and then a depthwise one; sums as in conv of the latter. `between` has the shape of what lies
+    // between them, and no data.
+    int64_t (*expand_scratch_floats)(const Conv& first, const Conv& then, Planes x, Planes between, int32_t out_h,
+                                     int32_t out_w);
+    void (*expand)(const Conv& first, const Conv& then, int32_t batch, Planes x, Planes between, Planes y,
+                   float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
 
     // sums[b * stride + c] = sum over the plane of norm(x), divided.
     void (*sum_planes)(const Norm&, int batch, Planes x, float divisor, float* sums, int64_t stride, int rank,
