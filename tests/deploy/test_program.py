@@ -109,6 +109,38 @@ def test_expansion_leaves_sums_for_the_gate_that_follows(size):
         assert all(torch.equal(results[0], result) for result in results)
 
 
+@pytest.mark.parametrize("batch", [1, 7])
+@pytest.mark.usefixtures("isa")
+def test_picked_channels(batch):
+    """Heads that read channels of their own, as many as they like, none included."""
+    everything = list(range(13))
+    for picks in ([[0, 5, 12], [3], everything], [everything, [], [1, 2]], [[4, 7], [4, 7], [4, 7]]):
+        for size, options in ((1, {}), (3, {"stride": (2, 2)}), (3, {"before": norm(13), "residual": "x2"})):
+            step = conv("x", "y", 13, 12, size, bias=torch.randn(12), activation="relu", **options)
+            step.picks = picks
+            for head, picked in enumerate(picks):
+                others = [channel for channel in everything if channel not in picked]
+                step.weight[head::3, others] = 0
+            before = [conv("x", "x2", 13, 12, 1)] if "residual" in options else []
+            graph = Graph("x", "y", [*before, step])
+            x = torch.randn(batch, 13, 11, 9)
+            check(graph, x)
+            results = []
+            for threads in (1, 2, 3):
+                torch.set_num_threads(threads)
+                results.append(NativeProgram(graph)(x))
+            assert all(torch.equal(results[0], result) for result in results)
+
+
+@pytest.mark.usefixtures("isa")
+def test_channels_in_another_order():
+    order = torch.randperm(9).tolist()
+    for options in ({}, {"norm": norm(9), "activation": "relu6"}, {"other": "x", "activation": "relu"}):
+        step = Pointwise("parts", "y", order=order, **options)
+        parts = [conv("x", "part1", 9, 5, 1), conv("x", "part2", 9, 4, 1), Concat(["part1", "part2"], "parts")]
+        check(Graph("x", "y", [*parts, step]), torch.randn(2, 9, 6, 7))
+
+
 def network(gated=True):
     """A bit of everything: strides, shortcuts, a shortcut that changes the width, dense layers, a classifier."""
     rule = (lambda channels: gate(channels, 4, keep=channels // 3)) if gated else (lambda channels: None)

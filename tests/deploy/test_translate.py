@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, deploy
 from dgconv.deploy.graph import Conv, Pointwise, Torch
 from dgconv.layers.fusible import BatchNormReLU2d
+from dgconv.layers.indexed import IndexedGroupConv2d, SplitConv2d
 
 
 class Model(nn.Module):
@@ -206,6 +207,47 @@ def test_single_layers_followed_by_a_norm(engine: str, layer: nn.Module, thresho
     model = nn.Sequential(layer, norm, nn.ReLU()).eval()
     x = torch.randn(3, 4, 10, 11)
     torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+STATIC = {
+    "picked": IndexedGroupConv2d(
+        nn.Conv2d(4, 6, 3, 2), torch.tensor([3, 0, 1, 2]), torch.randn(6, 2, 3, 3), torch.randn(6), groups=2
+    ),
+    "split": SplitConv2d(
+        nn.Conv2d(4, 6, 3, padding=1),
+        [(torch.tensor([2, 0]), torch.tensor([5, 1, 3])), (torch.tensor([1]), torch.tensor([0]))],  # 2 and 4 in none
+        torch.randn(6, 4, 3, 3),
+        torch.randn(6),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize("adds", [False, True])
+def test_static_groups(engine: str, name: str, adds: bool) -> None:
+    """What learned groups become; the norm, the addition and the activation behind them take no steps of their own."""
+    layer, norm = STATIC[name], nn.BatchNorm2d(6)
+    nn.init.uniform_(norm.weight, -1, 1)
+    nn.init.normal_(norm.bias)
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer, self.norm = nn.Conv2d(3, 4, 1), layer, norm
+            self.short = nn.Conv2d(4, 6, 3, 2) if name == "picked" else nn.Conv2d(4, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            out = self.norm(self.layer(x))
+            return F.relu(self.short(x) + out if adds else out)
+
+    model, x = Block().eval(), torch.randn(3, 3, 10, 11)
+    prepared = deploy.prepare(model)
+    torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
+    own = {"picked": {"Conv": 1}, "split": {"Conv": 2, "Concat": 1, "Pointwise": 1}}[name]
+    others = 2 if adds else 1
+    assert Counter(type(step).__name__ for step in prepared.graph.steps) == Counter(own) + Counter(Conv=others)
+    assert any(step.picks for step in prepared.graph.steps if isinstance(step, Conv))
 
 
 def test_reasons_are_given() -> None:

@@ -5,6 +5,7 @@ and a convolution that only feeds a depthwise one becomes a part of it.
 """
 
 from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 
@@ -43,7 +44,7 @@ def hand_to_consumers(graph: Graph) -> Graph:
     uses = _use_counts(graph)
     steps = list(graph.steps)
     for step in graph.steps:
-        if not isinstance(step, Pointwise) or step.other is not None:
+        if not isinstance(step, Pointwise) or step.other is not None or step.order is not None:
             continue
         readers = [reader for reader in steps if step.output in values_read(reader)]
         takers = [taker for taker in readers if isinstance(taker, Conv | Pool | GlobalPool) and taker.before is None]
@@ -75,7 +76,7 @@ def join_expansions(graph: Graph) -> Graph:
 
 def _is_expansion(conv: Conv) -> bool:
     """Plain, wide enough to fill vectors, and either 1x1 or of few channels, as the first of a network is."""
-    is_plain = conv.gate is None and conv.before is None and conv.residual is None and conv.groups == 1
+    is_plain = conv.gate is conv.picks is conv.before is conv.residual is None and conv.groups == 1
     is_pointwise = conv.weight.shape[2:] == (1, 1) and conv.stride == (1, 1)
     is_pointwise = is_pointwise and not any(conv.padding + conv.extra_padding)
     is_of_few = conv.weight.shape[1] <= 4 and conv.stride in ((1, 1), (2, 2))
@@ -84,7 +85,7 @@ def _is_expansion(conv: Conv) -> bool:
 
 def _is_depthwise(conv: Conv) -> bool:
     """Of the kinds that the native kernel for both convolutions knows."""
-    is_plain = conv.gate is None and conv.before is None and conv.residual is None
+    is_plain = conv.gate is conv.picks is conv.before is conv.residual is None
     is_depthwise = conv.weight.shape[:2] == (conv.groups, 1) and not conv.interleaved and conv.dilation == (1, 1)
     return is_plain and is_depthwise and conv.weight.shape[2:] in ((3, 3), (5, 5)) and conv.stride in ((1, 1), (2, 2))
 
@@ -110,6 +111,10 @@ def _may_change(steps: list[Step], names: list[str]) -> bool:
 def _absorb(producer: Step, step: Pointwise) -> Step | None:
     """One step that does both, or None if there is no such step."""
     label = f"{producer.label} + {step.label}"
+    if step.order is not None:
+        return None
+    if _only_reorders(producer) and step.input == producer.output:
+        return replace(step, input=producer.input, order=producer.order, label=label)
     if step.other is not None:
         other = step.other if step.input == producer.output else step.input
         return _absorb_addition(producer, step, other, label)
@@ -130,8 +135,12 @@ def _absorb_addition(producer: Step, step: Pointwise, other: str, label: str) ->
     if isinstance(producer, Conv) and producer.activation == "identity" and producer.residual is None:
         return replace(producer, residual=other, output=step.output, activation=step.activation, label=label)
     if isinstance(producer, Pointwise) and producer.other is None and (norm := _norm(producer)):
-        return replace(step, input=producer.input, norm=norm, other=other, label=label)
+        return replace(step, input=producer.input, norm=norm, other=other, order=producer.order, label=label)
     return None
+
+
+def _only_reorders(step: Step) -> TypeGuard[Pointwise]:
+    return isinstance(step, Pointwise) and step.norm is step.other is None and step.activation == "identity"
 
 
 def _scaled(conv: Conv, norm: Norm) -> Conv:

@@ -43,6 +43,8 @@ class Conv:
 
     Dynamic if ``gate`` is given (head h owns output channels h, h+H, ..., H from the gate), else static with
     ``groups``: group g owns a block of output channels or, ``interleaved``, the channels g, g+G, ... as a head does.
+    With ``picks`` it is static, too, but cut like a dynamic one: head h reads the channels ``picks[h]`` alone, and its
+    weights for all others are zero.
     """
 
     input: str
@@ -55,6 +57,7 @@ class Conv:
     dilation: Pair = (1, 1)
     groups: int = 1
     gate: GateSpec | None = None
+    picks: list[list[int]] | None = None  # ascending
     before: Norm | None = None
     residual: str | None = None
     activation: Activation = "identity"
@@ -98,13 +101,14 @@ class Linear:
 
 @dataclass
 class Pointwise:
-    """``activation(norm(x) + other)``: what no convolution could take in."""
+    """``activation(norm(x) + other)``: what no convolution could take in. With an ``order`` x is ``x[:, order]``."""
 
     input: str
     output: str
     norm: Norm | None = None
     other: str | None = None
     activation: Activation = "identity"
+    order: list[int] | None = None
     label: str = ""
 
 

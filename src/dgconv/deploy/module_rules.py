@@ -1,6 +1,7 @@
 """How each kind of layer becomes a step. A layer without a rule is left to torch."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,9 +10,9 @@ from torch import Tensor, nn
 from ..layers import DynamicGroupConv2d, HeadGate, StandardGroupConv2d
 from ..layers._conv import pair, resolve_padding
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
-from ..layers.indexed import IndexedGroupConv2d
+from ..layers.indexed import IndexedGroupConv2d, SplitConv2d
 from .builder import Builder, NotNative, Value, has_forward_hooks, known, planes
-from .graph import Conv, GateSpec, Linear, Norm, Pool
+from .graph import Concat, Conv, GateSpec, Linear, Norm, Pointwise, Pool
 
 Rule = Callable[..., Any]  # rule(builder, module, input, ...)
 RULES: dict[type[nn.Module], Rule] = {}
@@ -80,7 +81,7 @@ def _standard_group_conv(builder: Builder, module: StandardGroupConv2d, x: Value
 
 @_rule(IndexedGroupConv2d)
 def _indexed_group_conv(builder: Builder, module: IndexedGroupConv2d, x: Value) -> Value:
-    """As a dynamic convolution that always chooses the same: a saliency of 1 for what a group picks, 0 elsewhere."""
+    """Cut like a dynamic convolution: each group is a head that reads the channels it picks."""
     x = planes(x)
     if x.channels is None:
         raise NotNative("the channels of its input are not known beforehand", Value("", "planes", module.out_channels))
@@ -88,15 +89,37 @@ def _indexed_group_conv(builder: Builder, module: IndexedGroupConv2d, x: Value) 
     step = builder.steps[-1]
     assert isinstance(step, Conv)
     picked = module.index.view(module.groups, -1)  # [G, C/G]
-    chosen = torch.zeros(module.groups, x.channels).scatter(1, picked, 1.0)
     weight = step.weight.new_zeros(module.out_channels, x.channels, *step.weight.shape[2:])
     for group, channels in enumerate(picked):
         weight[group :: module.groups, channels] = step.weight[group :: module.groups]
-    step.gate = GateSpec(
-        torch.zeros(module.groups, 1, x.channels), torch.zeros(module.groups, x.channels, 1), chosen, picked.shape[1]
-    )
     step.weight, step.groups, step.interleaved = weight, 1, False
+    step.picks = picked.sort(1).values.tolist()
     return out
+
+
+@_rule(SplitConv2d)
+def _split_conv(builder: Builder, module: SplitConv2d, x: Value) -> Value:
+    """A convolution for each group, side by side, and then the outputs in their order.
+
+    Outputs in no group come last, of the last convolution, with weights of zero.
+    """
+    x = planes(x)
+    like = Value("", "planes", len(module.order), x.grid)
+    if x.channels is None:
+        raise NotNative("the channels of its input are not known beforehand", like)
+    sizes = [len(conv.weight) for _, conv in module.groups]
+    sizes[-1] += module.zeros
+    parts = []
+    for (inputs, conv), own in zip(module.groups, module.order.argsort().split(sizes), strict=True):
+        parts.append(_conv(builder, conv, x).name)
+        step = builder.steps[-1]
+        assert isinstance(step, Conv)
+        step.weight = conv.weight.new_zeros(len(own), x.channels, *conv.kernel_size)
+        step.weight[: len(conv.weight), inputs] = conv.weight.detach()
+        step.bias = None if module.bias is None else module.bias.detach()[own]
+        step.picks = [inputs.sort().values.tolist()]
+    joined = builder.add(Concat(parts, ""))
+    return replace(like, name=builder.add(Pointwise(joined, "", order=module.order.tolist())))
 
 
 def interleave(x: Tensor, groups: int) -> Tensor:

@@ -80,6 +80,7 @@ class PackedStep(Packed):
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
         self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1)
+        self._packed_gate: PackedGate | None = None
         match step:
             case Conv():
                 self._pack_conv(step)
@@ -98,6 +99,8 @@ class PackedStep(Packed):
                 self.native.kind = structs.POINTWISE
                 self.native.before = self._norm(step.norm)
                 self.native.activation = structs.ACTIVATIONS[step.activation]
+                if step.order is not None:
+                    self.native.order = self._address(torch.tensor(step.order, dtype=torch.int32).view(torch.float32))
             case Concat():
                 pass  # parts that are not in place yet are copied; the plan knows which
 
@@ -108,6 +111,9 @@ class PackedStep(Packed):
             self.native.kind = structs.EXPAND
             self.native.expansion = self._packed_conv(step.expansion, structs.Norm())
         self.native.conv = self._packed_conv(step, self.native.before)
+        if step.picks is not None:
+            self.native.kind = structs.DYNAMIC_CONV
+            self.native.gate = structs.Gate(step.weight.shape[1], len(step.picks))
         if step.gate is not None:
             self.native.kind = structs.DYNAMIC_CONV
             self._packed_gate = PackedGate(step.gate, self._memory)
@@ -119,8 +125,8 @@ class PackedStep(Packed):
             inputs * step.groups,
             outputs,
             *(*kernel, *step.stride, *step.padding, *step.dilation),
-            groups=step.groups if step.gate is None else step.gate.bias.shape[0],
-            dynamic=step.gate is not None,
+            groups=len(step.gate.bias) if step.gate else len(step.picks) if step.picks else step.groups,
+            dynamic=step.gate is not None or step.picks is not None,
             in_scale=before.scale,
             in_shift=before.shift,
             in_activation=before.activation,
@@ -141,7 +147,7 @@ class PackedStep(Packed):
         Last comes the second matrix of a generator, of which about half is read.
         """
         first, last = [], []
-        if self.native.kind == structs.DYNAMIC_CONV:
+        if self._packed_gate is not None:
             weight1, weight2, bias = self._packed_gate._tensors
             first, last = [weight1, bias], [weight2]
         tensors = [*first, *self._tensors, *last]

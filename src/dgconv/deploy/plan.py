@@ -41,6 +41,7 @@ class Plan:
         in_arena += [sums.buffer for sums in self._sums.values()] + list(self._gates.values())
         self._arena_floats = assign_offsets(in_arena)
 
+        self._fixed: list[Tensor] = []
         regions = [region for step in packed for region in step.regions]
         self._regions = (structs.Region * len(regions))(*regions)
         steps, self.labels = self._native_steps()
@@ -94,8 +95,8 @@ class Plan:
         """By step: the room in which a dynamic convolution decides."""
         return {
             index: Buffer(library().dgconv_gate_floats(byref(packed.native.gate), self._batch), index, index)
-            for index, packed in enumerate(self._packed)
-            if packed.native.kind == structs.DYNAMIC_CONV
+            for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True))
+            if isinstance(step, Conv) and step.gate
         }
 
     def _native_steps(self) -> tuple[list[structs.Step], list[str]]:
@@ -119,6 +120,8 @@ class Plan:
                 native.other = structs.View(0, 0, structs.NOWHERE, *shape)
             if isinstance(step, Conv) and step.output in self._sums:
                 native.output_sums = self._sums[step.output].buffer.offset
+            if isinstance(step, Conv) and step.picks is not None:
+                native.fixed = self._fixed_selection(step.picks, step.weight.shape[1])
             if isinstance(step, Conv) and step.gate is not None:
                 native.gate_memory = self._gates[index].offset
                 if step.before is None and step.input in self._sums:
@@ -132,6 +135,16 @@ class Plan:
             result.append(copy)
             labels.append("")
         return result, labels
+
+    def _fixed_selection(self, picks: list[list[int]], channels: int) -> structs.Selection:
+        """The same for every image, as a gate would lay it out: channels and gates [B, H, C], counts [B, H]."""
+        kept = torch.zeros(self._batch, len(picks), channels, dtype=torch.int32)
+        for head, picked in enumerate(picks):
+            kept[:, head, : len(picked)] = torch.tensor(picked, dtype=torch.int32)
+        counts = torch.tensor([len(picked) for picked in picks], dtype=torch.int32).repeat(self._batch, 1)
+        tensors = kept, torch.ones(kept.shape), counts
+        self._fixed += tensors  # kept alive as long as the steps that point to them
+        return structs.Selection(*(tensor.data_ptr() for tensor in tensors))
 
     def _copy(self, value: str, place: Home) -> structs.Step:
         """A pointwise step that does nothing to the values."""

@@ -86,6 +86,8 @@ def describe(step: Step) -> str:
             size = "x".join(map(str, step.weight.shape[2:]))
             kind = f"{size} dynamic convolution" if step.gate else f"{size} convolution"
             kind += f", {step.groups} groups" if step.groups > 1 else ""
+            kind += f", {len(step.picks)} groups that pick channels" if step.picks and len(step.picks) > 1 else ""
+            kind += ", picked channels" if step.picks and len(step.picks) == 1 else ""
             parts = [kind, "norm before" if step.before else "", "addition" if step.residual else ""]
             parts.append(step.activation if step.activation != "identity" else "")
             return ", ".join(part for part in parts if part)

@@ -46,7 +46,8 @@ def run_step(step: Step, values: dict[str, Any]) -> Any:
         case Linear():
             return F.linear(values[step.input], step.weight, step.bias)
         case Pointwise():
-            x = normalize(values[step.input], step.norm)
+            x = values[step.input] if step.order is None else values[step.input][:, step.order]
+            x = normalize(x, step.norm)
             return activate(x if step.other is None else x + values[step.other], step.activation)
         case Concat():
             return torch.cat([values[name] for name in step.inputs], 1)

@@ -1,6 +1,7 @@
 """What learned groups become when training is over: channels picked by index, then plain small convolutions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +63,14 @@ class SplitConv2d(nn.Module):
         self.register_buffer("order", torch.cat([computed, others.nonzero().flatten()]).argsort())
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 
+    @property
+    def groups(self) -> list[tuple[Tensor, nn.Conv2d]]:
+        """Of each group its input channels and its convolution."""
+        convs = cast(Iterable[nn.Conv2d], self.convs)
+        return [(self.get_buffer(f"inputs{number}"), conv) for number, conv in enumerate(convs)]
+
     def forward(self, x: Tensor) -> Tensor:
-        parts = [conv(x.index_select(-3, self.get_buffer(f"inputs{number}"))) for number, conv in enumerate(self.convs)]
+        parts = [conv(x.index_select(-3, inputs)) for inputs, conv in self.groups]
         if self.zeros:
             shape = (*parts[0].shape[:-3], self.zeros, *parts[0].shape[-2:])
             parts.append(parts[0].new_zeros(shape))

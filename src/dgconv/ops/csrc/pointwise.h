@@ -14,12 +14,12 @@ INLINE void pointwise_plane(const float* __restrict x, const float* __restrict o
         for (int64_t i = 0; i < pixels; ++i) y[i] = activated<ACTIVATION>(norm(x[i]));
 }
 
-// y = activation(norm(x) + other); other may be null.
-inline void pointwise(const Norm& norm, int32_t activation, int batch, Planes x, const Planes* other, Planes y,
-                      int rank, int threads) {
+// y = activation(norm(x) + other); other may be null. Channel c of y is made of channel order[c] of x, or of c.
+inline void pointwise(const Norm& norm, int32_t activation, int batch, Planes x, const int32_t* order,
+                      const Planes* other, Planes y, int rank, int threads) {
     const int64_t pixels = int64_t(x.height) * x.width;
-    for_each_plane(batch, x, rank, threads, [&](int64_t image, int64_t channel) {
-        const float* from = plane_of(x, image, channel);
+    for_each_plane(batch, y, rank, threads, [&](int64_t image, int64_t channel) {
+        const float* from = plane_of(x, image, order ? order[channel] : channel);
         const float* add = other ? plane_of(*other, image, channel) : nullptr;
         float* to = plane_of(y, image, channel);
         with_norm(norm, channel, [&](auto pixel) {

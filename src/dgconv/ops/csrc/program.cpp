@@ -105,7 +105,7 @@ class Worker {
             case CONV:
                 return convolve(nullptr);
             case DYNAMIC_CONV: {
-                const Selection selection = select_channels(x);
+                const Selection selection = step->fixed.channels ? step->fixed : select_channels(x);
                 return convolve(&selection);
             }
             case EXPAND:
@@ -127,7 +127,8 @@ class Worker {
                 });
             case POINTWISE:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.pointwise(step->before, step->activation, batch, x, maybe_other, y, share, shares);
+                    kernels.pointwise(step->before, step->activation, batch, x, step->order, maybe_other, y, share,
+                                      shares);
                 });
         }
     }

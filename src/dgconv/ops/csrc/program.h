@@ -26,9 +26,11 @@ struct Step {
     Conv conv;                   // CONV, DYNAMIC_CONV; EXPAND: the depthwise one
     Conv expansion;              // EXPAND: the one that comes first
     Gate gate;                   // DYNAMIC_CONV
+    Selection fixed;             // DYNAMIC_CONV: what it reads, if that is known beforehand; else nulls, the gate decides
     Norm before;                 // DYNAMIC_CONV (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
     Window window;               // POOL
     const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
+    const int32_t* order;        // POINTWISE: channels of the input, one for each of the output; null for the same
     int64_t output_sums;         // CONV, DYNAMIC_CONV, EXPAND: where to leave partial sums of the output, for a later gate
     int64_t input_sums;          // DYNAMIC_CONV: the sums [B, C, input_parts] that the step before left; if there are
     int32_t input_parts;         //   none, it sums up its input itself

@@ -37,7 +37,8 @@ struct Kernels {
 
     int64_t (*pool_scratch_floats)(const Window&, const Planes& x, const Planes& y);
     void (*pool)(const Window&, const Norm&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
-    void (*pointwise)(const Norm&, int32_t activation, int batch, Planes x, const Planes* other, Planes y, int rank,
+    void (*pointwise)(const Norm&, int32_t activation, int batch, Planes x, const int32_t* order, const Planes* other,
+                      Planes y, int rank,
                       int threads);
     void (*linear)(const float* weight, const float* bias, int batch, Planes x, Planes y, int rank, int threads);
 };
