@@ -51,6 +51,7 @@ class Plan:
         self._program = structs.Program(
             self.steps, len(steps), batch, self._regions, len(self._regions), self._arena_floats, self._scratch_floats
         )
+        self._run, self._program_address = library().dgconv_run, byref(self._program)
         self._free_arenas: list[Tensor] = []
 
     @property
@@ -69,7 +70,7 @@ class Plan:
         if len(arena) < floats:
             arena = empty(floats)
         times = None if seconds is None else seconds.data_ptr()
-        library().dgconv_run(byref(self._program), x.data_ptr(), y.data_ptr(), arena.data_ptr(), threads, times)
+        self._run(self._program_address, x.data_ptr(), y.data_ptr(), arena.data_ptr(), threads, times)
         if len(self._free_arenas) < MAX_FREE_ARENAS:
             self._free_arenas.append(arena)
 

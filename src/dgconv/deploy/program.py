@@ -43,11 +43,20 @@ class NativeProgram:
         memory = Memory()
         self._packed = [PackedStep(step, memory) for step in graph.steps]
         self._plan = lru_cache(MAX_PLANS)(lambda batch, *shape: Plan(graph, self._packed, batch, shape))
+        self._last: tuple[torch.Size | None, Plan | None] = None, None
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = self._checked(x)
-        plan = self._plan(1, *x.shape[1:])
-        y = torch.empty(len(x), *plan.output_shape)
+        return self.compute(self._checked(x))
+
+    def compute(self, x: Tensor) -> Tensor:
+        """Of an input that was checked. Does little: a run leaves cold caches behind, in which Python is slow."""
+        if not x.is_contiguous() or x.requires_grad:
+            x = x.detach().contiguous()
+        shape, plan = self._last
+        if plan is None or x.shape != shape:
+            plan = self._plan(1, *x.shape[1:])
+            self._last = x.shape, plan
+        y = torch.empty((len(x), *plan.output_shape))
         self._run(plan, x, y)
         return y
 
@@ -79,8 +88,7 @@ class NativeProgram:
             )
         if x.dim() not in (2, 4):
             raise UserError(f"expected an input [batch, channels, height, width], got {list(x.shape)}")
-        # Asking costs little; after a run has emptied the caches, each operation of torch costs tens of microseconds.
-        return x if x.is_contiguous() and not x.requires_grad else x.detach().contiguous()
+        return x.detach().contiguous()
 
     def __reduce__(self) -> tuple[type["NativeProgram"], tuple[Graph]]:
         """Copies and pickles pack again: addresses are of no use elsewhere."""
