@@ -27,7 +27,8 @@ def cpu_name() -> str:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For a while, torch computes on one thread of the CPU."""
+    """For a while, torch computes on one thread: a few images are too little work to share, and on a busy machine
+    threads make it many times slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dgconv import create_model, dynamic_layers
+from dgconv.analysis.plan import plan_training
 from dgconv.errors import UserError
 from dgconv.train import Recipe, train
 from dgconv.train.logs import read_metrics
@@ -213,3 +214,8 @@ def test_the_paper_shrinks_by_five_point_nine():
 def test_wrong_shrinkage(options, message):
     with pytest.raises(UserError, match=message):
         Recipe(**options)
+
+
+def test_a_plan_shows_the_ramp_of_its_recipe():
+    warm_up, ramp, rest = plan_training(Recipe(**SMALL, epochs=12, ramp_end=0.5)).stages
+    assert (warm_up.epochs, ramp.epochs, rest.epochs) == pytest.approx((1, 5, 6))

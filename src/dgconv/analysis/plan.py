@@ -1,7 +1,5 @@
 """What a training will take, told before it starts: cost, steps, memory and schedule. Needs no data set."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data import list_data
+from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..train.recipe import MODEL_OPTIONS, Recipe, Reported, list_recipes, load_recipe, reported_of
-from ..train.schedule import RAMP_END, WARM_UP_END
+from ..train.schedule import WARM_UP_END
 from .macs import CONVENTIONS, Convention, count_macs
 
 
@@ -99,18 +98,7 @@ class Plan:
         return asdict(self) | {"memory": memory, "steps": self.steps}
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A few images are too little work to share: on a busy machine threads make it many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@_one_thread()
+@one_thread()
 def plan_training(recipe: Recipe) -> Plan:
     """Everything ``dgconv train --dry-run`` tells."""
     data = look_at_data(recipe)
@@ -125,7 +113,7 @@ def plan_training(recipe: Recipe) -> Plan:
         agreement=compare(cost, reported),
         memory=estimate_memory(model, recipe, data.side),
         steps_per_epoch=max(1, data.train_images // recipe.batch_size),
-        stages=_stages(model, recipe.epochs),
+        stages=_stages(model, recipe.epochs, recipe.ramp_end),
     )
 
 
@@ -145,7 +133,7 @@ def look_at_data(recipe: Recipe) -> DataFacts:
     return replace(known, side=recipe.image_size)
 
 
-@_one_thread()
+@one_thread()
 def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = None) -> Cost:
     """Parameters and MACs, those of the dense network included."""
     model = model or recipe.build_model(data.classes)
@@ -218,7 +206,7 @@ def _kept_bytes(model: nn.Module, x: Tensor, precision: str) -> int:
     return total
 
 
-def _stages(model: nn.Module, epochs: int) -> list[Stage]:
+def _stages(model: nn.Module, epochs: int, ramp_end: float) -> list[Stage]:
     """None of them for a network without dynamic layers."""
     rates = [layer.pruning_rate for _, layer in dynamic_layers(model)]
     if not rates:
@@ -226,8 +214,8 @@ def _stages(model: nn.Module, epochs: int) -> list[Stage]:
     rate = sum(rates) / len(rates)
     return [
         Stage("nothing is pruned", WARM_UP_END * epochs),
-        Stage(f"the pruned share rises to {rate:.3g}", (RAMP_END - WARM_UP_END) * epochs),
-        Stage(f"{rate:.3g} stays pruned", (1 - RAMP_END) * epochs),
+        Stage(f"the pruned share rises to {rate:.3g}", (ramp_end - WARM_UP_END) * epochs),
+        Stage(f"{rate:.3g} stays pruned", (1 - ramp_end) * epochs),
     ]
 
 

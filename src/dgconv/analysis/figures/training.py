@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...train.schedule import RAMP_END, WARM_UP_END
+from ...train.schedule import WARM_UP_END
 from ..run_folder import RunFolder
 from .style import BLUE, GREEN, GREY, ORANGE, RED, Drawing, entitle, in_house_style, new_figure
 
@@ -34,8 +34,8 @@ def draw_training(run: RunFolder) -> Drawing:
         curve(share, "pruned_share", "measured on the test images", RED)
         stages = [
             {"name": "warm-up", "from": 0.0, "to": WARM_UP_END * recipe.epochs},
-            {"name": "gradual pruning", "from": WARM_UP_END * recipe.epochs, "to": RAMP_END * recipe.epochs},
-            {"name": "fine-tuning", "from": RAMP_END * recipe.epochs, "to": float(recipe.epochs)},
+            {"name": "gradual pruning", "from": WARM_UP_END * recipe.epochs, "to": recipe.ramp_end * recipe.epochs},
+            {"name": "fine-tuning", "from": recipe.ramp_end * recipe.epochs, "to": float(recipe.epochs)},
         ]
         share.set(ylabel="pruned share", ylim=(0, 1), title="Share of the channels left out")
     else:
