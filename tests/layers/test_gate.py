@@ -52,6 +52,17 @@ def test_nan_ranks_last():
     assert gate([0.0, nan, 0.0], 2) == [0, 0, 0]
 
 
+@pytest.mark.parametrize("tie_rule", ["lowest_index", "drop"])
+def test_a_compiled_gate_ranks_by_comparing_and_keeps_the_same(tie_rule, monkeypatch):
+    saliency = torch.randint(3, (4, 2, 17)).float()  # many ties
+    saliency[0, 0, 3] = float("nan")
+    head_gate = HeadGate(17, 0.6, tie_rule=tie_rule)
+    expected = head_gate.mask(saliency)
+    monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "argsort", None)  # not called
+    assert torch.equal(head_gate.mask(saliency), expected)
+
+
 def test_gradient_reaches_the_kept_only():
     saliency = torch.tensor([[[1.0, 3.0, 2.0, 0.5]]], requires_grad=True)
     head_gate = HeadGate(4, 0.5)

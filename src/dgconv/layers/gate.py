@@ -114,16 +114,25 @@ class HeadGate(Gate):
     def mask(self, saliency: Tensor) -> Tensor:
         score = saliency.detach()
         score = torch.where(score.isnan(), -torch.inf, score)
-        ranked, order = score.sort(dim=-1, descending=True, stable=True)
+        passes = ranks(score) < self.keep
         if self.tie_rule == "drop":
-            border = ranked.index_select(-1, self.keep.clamp(max=self.channels - 1).view(1))
+            border = score.where(~passes, -torch.inf).amax(-1, keepdim=True)
             return (score > border) | (self.keep == self.channels)
-        passes = torch.arange(self.channels, device=score.device) < self.keep  # by rank
-        return torch.zeros_like(score, dtype=torch.bool).scatter(-1, order, passes.expand_as(order))
+        return passes
 
     def extra_repr(self) -> str:
         kept = "?" if self.keep.is_meta else int(self.keep)
         return f"keep={kept} of {self.channels}"
+
+
+def ranks(score: Tensor) -> Tensor:
+    """Of each entry along the last dimension: 0 for the greatest; of equal ones the lowest index comes first."""
+    channels = torch.arange(score.shape[-1], device=score.device)
+    if torch.compiler.is_dynamo_compiling():  # torch.compile would take minutes for the GPU's kernel of a sort
+        own, other = score[..., :, None], score[..., None, :]
+        return ((other > own) | ((other == own) & (channels < channels[:, None]))).sum(-1)
+    order = score.argsort(dim=-1, descending=True, stable=True)
+    return torch.empty_like(order).scatter(-1, order, channels.expand_as(order))
 
 
 class GlobalGate(Gate):
