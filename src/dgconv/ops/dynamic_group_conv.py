@@ -25,7 +25,7 @@ def dynamic_group_conv2d(
     """
     _check_shapes(x, weight, gates)
     device_type = x.device.type
-    if torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type):
+    if not x.is_meta and torch.is_autocast_enabled(device_type):
         dtype = torch.get_autocast_dtype(device_type)
         x, weight, gates = x.to(dtype), weight.to(dtype), gates.to(dtype)
     if not x.dtype == weight.dtype == gates.dtype:
