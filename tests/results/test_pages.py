@@ -297,3 +297,6 @@ def test_how_dynamic_the_gates_are(checkout, head_folder):
     assert measure_gates(RunFolder(untrained))["like_start"] == pytest.approx(dict.fromkeys(GENERATOR, 1.0))
     line = next(line for line in gates_table(checkout.groups).splitlines() if "condensenet20_dgc" in line)
     assert f"| {drawn['same_class']:.3f} | {drawn['other_classes']:.3f} | {drawn['chance']:.3f} |" in line
+    assert line.endswith(
+        f"| {gates['error']:.2f} % | {gates['error_one_choice']:.2f} % | {gates['error_one_gate']:.2f} % |"
+    )

@@ -8,15 +8,18 @@ import torch.nn.functional as F
 
 from ..layers import SaliencyGenerator
 from ..layers.select import dynamic_layers
+from ..train.evaluate import evaluate
+from .frozen import freeze_gates
 from .likeness import measure_likeness
+from .record import LayerRecord
 from .run_folder import RunFolder
 
 GENERATOR = ("weight1", "weight2", "bias")  # parameters of a saliency generator
 
 
 def measure_gates(run: RunFolder) -> dict[str, Any]:
-    """Over all test images of a run with weights and dynamic layers."""
-    recording = run.recording
+    """Over all test images of a run with weights and dynamic layers. Errors are in percent."""
+    recording, evaluation = run.recorded
     start = _untrained(run)
     probabilities = [layer.pruning_probability for layer in recording.layers.values()]
     jumping = [float(((p > 0) & (p < 1)).double().mean()) for p in probabilities]
@@ -25,12 +28,27 @@ def measure_gates(run: RunFolder) -> dict[str, Any]:
         "images": recording.images,
         "overlap": measure_likeness(recording).means,
         "jumping": statistics.mean(jumping),
+        "variation": statistics.mean(map(_variation, recording.layers.values())),
+        "error": evaluation.error,
+        "error_one_choice": _error_frozen(run, saliencies=False),
+        "error_one_gate": _error_frozen(run, saliencies=True),
         "generator": {
             name: statistics.mean(getattr(generator, name).detach().abs().mean().item() for generator in generators)
             for name in GENERATOR
         },
         "like_start": {name: statistics.mean(_cosines(generators, start, name)) for name in GENERATOR},
     }
+
+
+def _variation(layer: LayerRecord) -> float:
+    """Standard deviation of a saliency over the images, against the mean: of the channels that most images keep."""
+    kept = layer.pruning_probability < 0.5
+    return float((layer.saliency_std[kept] / layer.saliency_mean[kept].abs()).nanmean()) if kept.any() else 0.0
+
+
+def _error_frozen(run: RunFolder, *, saliencies: bool) -> float:
+    with freeze_gates(run.model, run.recording, saliencies=saliencies):
+        return evaluate(run.model, run.data.test, device=run.device).error
 
 
 def _untrained(run: RunFolder) -> list[SaliencyGenerator]:

@@ -140,10 +140,11 @@ class DynamicGroupConv2d(nn.Module):
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
 
     def _can_fuse(self, x: Tensor) -> bool:
-        """On a GPU pooling, generator and gate are a few kernels instead of some fifty."""
+        """On a GPU pooling, generator and gate are a few kernels instead of some fifty; then no hook sees the gate."""
         keeps_ties = isinstance(self.gate, GlobalGate) or self.gate.tie_rule == "lowest_index"
         fits_a_tile = self.generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
-        return fused.fits(x) and keeps_ties and fits_a_tile and self.generator.bias.dtype == torch.float32
+        is_plain = self.generator.bias.dtype == torch.float32 and not self.gate._forward_hooks
+        return fused.fits(x) and keeps_ties and fits_a_tile and is_plain
 
     def _forward_fused(self, x: Tensor) -> tuple[Tensor, Tensor]:
         gate, generator = self.gate, self.generator

@@ -1,38 +1,68 @@
-"""The table of how dynamic gates are; they are measured when a record is made."""
+"""The tables of how dynamic gates are, and of what is left of their generators; measured when a record is made."""
 
 import statistics
+from collections.abc import Callable
+from typing import Any
 
-from ..analysis.gate_facts import GENERATOR
 from .groups import Group
 from .markdown import table
 from .rows import Row
 
-HEADINGS = (
-    "recipe", "seeds", "share of kept channels, same class", "other classes", "by chance", "channels that jump",
-    "mean abs W1", "mean abs W2", "mean abs bias", "W1 like its start", "W2 like its start",
-)  # fmt: skip
-OVERLAP = ("same_class", "other_classes", "chance")
+Facts = dict[str, Any]  # of one record
+Column = tuple[str, Callable[[Facts], float], str]  # heading, value and how it is written
+
+GATES: list[Column] = [
+    ("share of kept channels, same class", lambda facts: facts["overlap"]["same_class"], "{:.3f}"),
+    ("other classes", lambda facts: facts["overlap"]["other_classes"], "{:.3f}"),
+    ("by chance", lambda facts: facts["overlap"]["chance"], "{:.3f}"),
+    ("channels that jump", lambda facts: 100 * facts["jumping"], "{:.1f} %"),
+    ("saliencies vary by", lambda facts: 100 * facts["variation"], "{:.1f} %"),
+    ("error", lambda facts: facts["error"], "{:.2f} %"),
+    ("one choice for all", lambda facts: facts["error_one_choice"], "{:.2f} %"),
+    ("one gate for all", lambda facts: facts["error_one_gate"], "{:.2f} %"),
+]
+GENERATORS: list[Column] = [
+    ("mean abs W1", lambda facts: facts["generator"]["weight1"], "{:.4f}"),
+    ("mean abs W2", lambda facts: facts["generator"]["weight2"], "{:.4f}"),
+    ("mean abs bias", lambda facts: facts["generator"]["bias"], "{:.4f}"),
+    ("W1 like its start", lambda facts: facts["like_start"]["weight1"], "{:.2f}"),
+    ("W2 like its start", lambda facts: facts["like_start"]["weight2"], "{:.2f}"),
+]
 
 ABOUT = """\
 Two test images share so much of the channels they keep: the Jaccard index, averaged over heads, layers and pairs of
-images, as in `dgconv figures RUN --only similarity`. At 1 the choice is the same for every image, and the network is
-a static one; the last column of the three is what choices at random would share. A channel jumps if some test images
-keep it and others do not. W1, W2 and bias are the saliency generators', over all layers; the last two columns are the
-cosine between a generator's weights and what they were before training."""
+images, as in `dgconv figures RUN --only similarity`. At 1 the choice is the same for every image; the last column of
+the three is what choices at random would share. A channel jumps if some test images keep it and others do not. The
+saliencies of the channels that most images keep vary over the images by so much of their mean.
+
+The last two errors are those of the same network, not trained any further, when its gates are frozen: *one choice for
+all* keeps for every image the channels of the average saliency, still scaled by the image's own saliencies; *one gate
+for all* scales them by the average, too, and is a static network. All three errors are measured in float32.
+
+The second table is about the saliency generators, over all layers; its last two columns are the cosine between their
+weights and what these were before training."""
 
 
 def gates_table(groups: list[Group]) -> str:
-    """A line for every result whose gates were measured; empty if there is none."""
+    """A line in each of the two tables for every result whose gates were measured; empty if there is none."""
+    tables = [_table(groups, columns) for columns in (GATES, GENERATORS)]
+    return "\n\n".join(filter(None, tables))
+
+
+def _table(groups: list[Group], columns: list[Column]) -> str:
     lines = []
     for group in groups:
-        measured = [record.gates for record in group.finished if record.gates]
-        if not measured:
-            continue
-        row = Row.of_group(group)
-        seeds = " ".join(str(record.seed) for record in group.finished if record.gates)
-        overlap = [f"{statistics.mean(m['overlap'][kind] for m in measured):.3f}" for kind in OVERLAP]
-        jumping = f"{100 * statistics.mean(m['jumping'] for m in measured):.1f} %"
-        generator = [f"{statistics.mean(m['generator'][part] for m in measured):.4f}" for part in GENERATOR]
-        start = [f"{statistics.mean(m['like_start'][part] for m in measured):.2f}" for part in ("weight1", "weight2")]
-        lines.append([row.title, seeds, *overlap, jumping, *generator, *start])
-    return table(HEADINGS, lines) if lines else ""
+        measured = {record.seed: record.gates for record in group.finished if record.gates}
+        if measured:
+            seeds = " ".join(map(str, measured))
+            cells = [_mean(list(measured.values()), value, form) for _, value, form in columns]
+            lines.append([Row.of_group(group).title, seeds, *cells])
+    return table(["recipe", "seeds", *(heading for heading, *_ in columns)], lines) if lines else ""
+
+
+def _mean(measured: list[Facts], value: Callable[[Facts], float], form: str) -> str:
+    """Over the seeds; nothing where a record is older than the measure."""
+    try:
+        return form.format(statistics.mean(map(value, measured)))
+    except KeyError:
+        return ""
