@@ -33,12 +33,13 @@ float activated(float v, int activation) {
 struct Case {
     Conv conv{};
     int batch, in_h, in_w, out_h, out_w, inputs;
-    Floats x, weight, scale, shift, bias, residual, gates;
-    std::vector<int32_t> channels, counts;
+    Floats x, weight, scale, shift, bias, residual, gates, beta, boosts;
+    std::vector<int32_t> channels, counts, winners, winner_counts;
 
     Case() {
         conv.dynamic = chance(50);
-        conv.groups = pick(1, 4);
+        const bool has_winners = chance(30);
+        conv.groups = has_winners ? 1 : pick(1, 4);
         inputs = pick(1, 20);
         conv.in_channels = conv.dynamic ? inputs : inputs * conv.groups;
         conv.out_channels = conv.groups * pick(1, 40);
@@ -69,20 +70,25 @@ struct Case {
             conv.in_scale = scale.data(), conv.in_shift = shift.data(), conv.in_activation = pick(0, 2);
         }
         conv.activation = pick(0, 2);
-        if (conv.dynamic) select();
+        if (conv.dynamic) gates = select(batch * conv.groups, conv.in_channels, channels, counts);
+        if (has_winners) {
+            boosts = select(batch, conv.out_channels, winners, winner_counts);
+            beta = floats(conv.out_channels), conv.beta = beta.data();
+        }
     }
 
-    void select() {
-        gates = floats(size_t(batch) * conv.groups * conv.in_channels);
-        channels.resize(gates.size(), -1);
+    // Some of so many channels, for each entry; returns their gates.
+    static Floats select(int entries, int of, std::vector<int32_t>& chosen, std::vector<int32_t>& counts) {
+        chosen.resize(size_t(entries) * of, -1);
         const int percent = 25 * pick(0, 4);
-        for (int entry = 0; entry < batch * conv.groups; ++entry) {
+        for (int entry = 0; entry < entries; ++entry) {
             int count = 0;
-            for (int channel = 0; channel < conv.in_channels; ++channel) {
-                if (chance(percent)) channels[entry * conv.in_channels + count++] = channel;
+            for (int channel = 0; channel < of; ++channel) {
+                if (chance(percent)) chosen[entry * of + count++] = channel;
             }
             counts.push_back(count);
         }
+        return floats(chosen.size());
     }
 
     float input(int image, int channel, int y, int x_) const {
@@ -109,7 +115,15 @@ struct Case {
                 }
             }
         }
-        return total;
+        return conv.beta ? boosted(image, out, total) : total;
+    }
+
+    double boosted(int image, int out, double value) const {
+        for (int i = 0; i < winner_counts[image]; ++i) {
+            const int place = image * conv.out_channels + i;
+            if (winners[place] == out) return boosts[place] * value + beta[out];
+        }
+        return 0;
     }
 
     // The greatest error, relative to the greatest output.
@@ -121,6 +135,7 @@ struct Case {
         const int parts = kernels.conv_pool_parts(conv, out_h, out_w), threads = pick(1, 3);
         Floats sums(size_t(batch) * conv.out_channels * parts, NAN);
         const Selection selection{channels.data(), gates.data(), counts.data()};
+        const Winners chosen{winners.data(), boosts.data(), winner_counts.data()};
         const Planes in{x.data(), int64_t(conv.in_channels) * in_h * in_w, conv.in_channels, in_h, in_w};
         const Planes out{y.data(), int64_t(conv.out_channels * plane), conv.out_channels, out_h, out_w};
         Planes add = out;
@@ -129,8 +144,9 @@ struct Case {
         for (int rank = 0; rank < threads; ++rank) {
             Floats scratch(kernels.conv_scratch_floats(conv, in_h, in_w, out_h, out_w), NAN);
             Ahead ahead{&region, rank, threads, 0, 1, nullptr, 0};
-            kernels.conv(conv, conv.dynamic ? &selection : nullptr, batch, in, out, residual.empty() ? nullptr : &add,
-                         sums.data(), scratch.data(), chance(50) ? &ahead : nullptr, rank, threads);
+            kernels.conv(conv, conv.dynamic ? &selection : nullptr, conv.beta ? &chosen : nullptr, batch, in, out,
+                         residual.empty() ? nullptr : &add, sums.data(), scratch.data(), chance(50) ? &ahead : nullptr,
+                         rank, threads);
         }
         double worst = 0, scale_of_sum = 1;
         for (int image = 0; image < batch; ++image) {

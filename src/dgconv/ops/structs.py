@@ -30,6 +30,7 @@ class Conv(Structure):
         ("in_activation", c_int32),
         ("bias", c_void_p),
         *_fields("activation interleaved", c_int32),
+        ("beta", c_void_p),
     ]
 
 
@@ -64,7 +65,7 @@ class View(Structure):
     ]
 
 
-CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, POINTWISE, EXPAND = range(7)  # kinds of steps
+CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, POINTWISE, EXPAND, WINNERS_CONV = range(8)  # kinds of steps
 
 
 class Step(Structure):
@@ -79,7 +80,7 @@ class Step(Structure):
         *_fields("weight bias order", c_void_p),
         *_fields("output_sums input_sums", c_int64),
         *_fields("input_parts regions_end", c_int32),
-        ("gate_memory", c_int64),
+        *_fields("gate_memory input_winners", c_int64),
     ]
 
 

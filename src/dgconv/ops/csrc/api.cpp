@@ -84,7 +84,7 @@ DGCONV_EXPORT void dgconv_conv(const Conv* conv, const Selection* selection, int
     const Kernels& table = kernels();
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
     for (int32_t rank = 0; rank < threads; ++rank) {
-        table.conv(*conv, selection, batch, *x, *y, residual, pooled, scratch + rank * scratch_floats, nullptr, rank,
-                   threads);
+        table.conv(*conv, selection, nullptr, batch, *x, *y, residual, pooled, scratch + rank * scratch_floats,
+                   nullptr, rank, threads);
     }
 }

@@ -4,6 +4,7 @@
 #include "conv_depthwise.h"
 #include "conv_direct.h"
 #include "conv_expand.h"
+#include "conv_winners_winograd.h"
 #include "conv_winograd.h"
 
 namespace dgconv::DGCONV_ISA {
@@ -18,6 +19,8 @@ inline void pack_conv(const Conv& conv, const float* oihw, float* packed) {
     memset(packed, 0, sizeof(float) * conv_packed_floats(conv));
     const Plan plan = plan_weights(conv);
     if (plan.form == DEPTHWISE) return pack_depthwise(conv, plan, oihw, packed);
+    if (plan.form == WINNERS) return pack_winners(plan, oihw, packed);
+    if (plan.form == WINNERS_WINOGRAD) return pack_winners_winograd(plan, oihw, packed);
     if (plan.form != WINOGRAD) return pack_direct(conv, plan, oihw, packed);
     plan.tile == 4 ? pack_winograd<4>(conv, plan, oihw, packed) : pack_winograd<2>(conv, plan, oihw, packed);
 }
@@ -25,6 +28,12 @@ inline void pack_conv(const Conv& conv, const float* oihw, float* packed) {
 inline int64_t conv_scratch_floats(const Conv& conv, int32_t, int32_t in_w, int32_t out_h, int32_t out_w) {
     const Plan plan = make_plan(conv, out_h, out_w);
     if (plan.form == DEPTHWISE) return depthwise_scratch_floats(conv, plan, in_w, out_w);
+    if (plan.form == WINNERS) return WinnersDirect(conv, plan, in_w, out_w).total;
+    if (plan.form == WINNERS_WINOGRAD) {
+        int64_t floats = 0;
+        with_winners_winograd(conv, plan, in_w, out_w, [&](const auto& form) { floats = form.total; });
+        return floats;
+    }
     if (plan.form != WINOGRAD) return direct_scratch_floats(conv, plan, in_w, out_w);
     return plan.tile == 4 ? Winograd<4>(conv, plan, out_w).total : Winograd<2>(conv, plan, out_w).total;
 }
@@ -33,8 +42,8 @@ inline int32_t conv_pool_parts(const Conv& conv, int32_t out_h, int32_t out_w) {
     return make_plan(conv, out_h, out_w).chunks;
 }
 
-inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Planes x, Planes y,
-                 const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads) {
+inline void conv(const Conv& conv, const Selection* selection, const Winners* winners, int32_t batch, Planes x,
+                 Planes y, const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads) {
     const Plan plan = make_plan(conv, y.height, y.width);
     const ItemShare share(conv, plan, selection, batch, rank, threads);
     for (int index = share.begin; index < share.end; ++index) {
@@ -43,6 +52,13 @@ inline void conv(const Conv& conv, const Selection* selection, int32_t batch, Pl
         const bool is_first = index == share.begin;  // of this thread, whose scratch it finds as the caller left it
         if (plan.form == DEPTHWISE) {
             convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
+        } else if (plan.form == WINNERS) {
+            const WinnersOutput chosen(conv, plan, item, *winners, output);
+            WinnersDirect(conv, plan, x.width, y.width).run(plan, item, x, chosen, scratch, is_first);
+        } else if (plan.form == WINNERS_WINOGRAD) {
+            const WinnersOutput chosen(conv, plan, item, *winners, output);
+            with_winners_winograd(conv, plan, x.width, y.width,
+                                  [&](const auto& form) { form.run(item, x, chosen, scratch, is_first); });
         } else if (plan.form != WINOGRAD) {
             Direct(conv, plan, item, x, y.width, output, scratch, ahead).run(is_first);
         } else if (plan.tile == 4) {

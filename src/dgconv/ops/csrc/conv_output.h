@@ -96,7 +96,7 @@ class Output {
         }
     }
 
-    INLINE void put_sum(int output, Vec v) const { sums[int64_t(first + output * step) * parts] = sum(v); }
+    INLINE void put_sum(int output, Vec v) const { sums[int64_t(first + output * step) * parts] = sum_lanes(v); }
 
     // The same for a block [pixel][stride] with the outputs in the lanes, for pixels from `begin` to `end`. These are
     // the last of the item: what `sums_before` has of the others, a vector for each output, is added to their sums.

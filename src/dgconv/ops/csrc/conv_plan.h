@@ -12,10 +12,12 @@ constexpr int TILE = REGISTERS == 32 ? 14 : 6;
 
 // Which way a convolution is computed.
 enum Form {
-    OUTPUT_LANES,  // a vector holds outputs of one pixel: wide groups
-    PIXEL_LANES,   // a vector holds pixels of one output: narrow groups, and 1x1 over many pixels
-    WINOGRAD,      // 3x3, stride 1: fewer multiplications on transformed tiles
-    DEPTHWISE,     // a vector holds pixels of one channel, which has a kernel of its own
+    OUTPUT_LANES,      // a vector holds outputs of one pixel: wide groups
+    PIXEL_LANES,       // a vector holds pixels of one output: narrow groups, and 1x1 over many pixels
+    WINOGRAD,          // 3x3, stride 1: fewer multiplications on transformed tiles
+    DEPTHWISE,         // a vector holds pixels of one channel, which has a kernel of its own
+    WINNERS,           // each image has outputs of its own: a vector holds pixels of one of them
+    WINNERS_WINOGRAD,  // the same for 3x3, stride 1: a vector holds transformed tiles
 };
 
 constexpr INLINE int smaller(int a, int b) { return a < b ? a : b; }
@@ -48,7 +50,7 @@ inline bool is_pointwise(const Conv& conv) {
 
 inline bool suits_winograd(const Conv& conv, const Plan& plan) {
     return conv.kernel_h == 3 && conv.kernel_w == 3 && conv.stride_h == 1 && conv.stride_w == 1 &&
-           conv.dilation_h == 1 && conv.dilation_w == 1 && 2 * plan.outputs > WIDTH &&
+           conv.dilation_h == 1 && conv.dilation_w == 1 && (2 * plan.outputs > WIDTH || conv.beta) &&
            divide_up(conv.in_channels, conv.groups) >= 8;
 }
 
@@ -69,11 +71,12 @@ inline Plan plan_weights(const Conv& conv) {
     plan.padded_outputs = is_narrow ? plan.outputs : round_up(plan.outputs, WIDTH);
     plan.taps = conv.kernel_h * conv.kernel_w;
     if (suits_depthwise(conv, plan)) plan.form = DEPTHWISE;
+    if (conv.beta) plan.form = WINNERS, plan.padded_outputs = plan.outputs;
     if (suits_winograd(conv, plan)) {
         // Larger tiles multiply less, but their weights are four times the kernel's: too much to read for a few pixels,
         // and the widest layers of a network are those with the fewest pixels.
-        plan.form = WINOGRAD;
-        plan.tile = int64_t(plan.inputs) * conv.out_channels <= 256 * 256 ? 4 : 2;
+        plan.form = conv.beta ? WINNERS_WINOGRAD : WINOGRAD;
+        plan.tile = conv.beta || int64_t(plan.inputs) * conv.out_channels <= 256 * 256 ? 4 : 2;
         plan.taps = (plan.tile + 2) * (plan.tile + 2);
     }
     return plan;
@@ -94,6 +97,9 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     if (plan.form == WINOGRAD) {
         unit = plan.tile;
         rows = larger(1, 2 * TILE / divide_up(out_w, plan.tile)) * plan.tile;
+    } else if (plan.form == WINNERS_WINOGRAD) {
+        unit = plan.tile;
+        rows = larger(1, 2 * WIDTH / divide_up(out_w, plan.tile)) * plan.tile;
     } else if (plan.form == DEPTHWISE) {
         rows = larger(4, 3072 / (out_w * conv.stride_h * conv.stride_w));  // in the first-level cache
     } else {
@@ -101,7 +107,7 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
         rows = smaller(divide_up(448, out_w), larger(divide_up(196, out_w), (int)((1 << 15) / row)));
         // As many rows as fill whole vectors of pixels.
         const int whole = 2 * WIDTH / smaller(2 * WIDTH, out_w & -out_w);
-        if (plan.form == PIXEL_LANES && whole <= rows) unit = whole, rows = rows / unit * unit;
+        if (plan.form != OUTPUT_LANES && whole <= rows) unit = whole, rows = rows / unit * unit;
     }
     plan.chunks = divide_up(out_h, rows);
     plan.rows = round_up(divide_up(out_h, plan.chunks), unit);
@@ -195,7 +201,7 @@ inline Item make_item(const Conv& conv, const Plan& plan, const Selection* selec
         const int entry = item.image * conv.groups + item.group;
         item.kept = selection->counts[entry];
         item.channels = selection->channels + int64_t(entry) * conv.in_channels;
-        item.gates = selection->gates + int64_t(entry) * conv.in_channels;
+        item.gates = selection->gates ? selection->gates + int64_t(entry) * conv.in_channels : nullptr;
     }
     return item;
 }

@@ -107,8 +107,9 @@ struct Winograd {
         multiply(item, count, scratch);
         for (int first = 0; first < item.outputs; first += WIDTH) {
             for (int tile = 0; tile < count; ++tile) {
+                const float* points = scratch + products + int64_t(tile) * plan.block + first;
                 Vec y[OUT][OUT];
-                transform_output<OUT>(scratch + products + int64_t(tile) * plan.block + first, product_point, y);
+                transform_output<OUT>([&](int point) { return load(points + point * product_point); }, y);
                 const int row = tile / tiles_x * OUT, column = tile % tiles_x * OUT;
                 float* to = scratch + block + (int64_t(row) * out_w + column) * plan.block + first;
                 UNROLL for (int i = 0; i < OUT; ++i) {

@@ -64,21 +64,6 @@ INLINE void with_norm(const Norm& norm, int64_t channel, Body body) {
     body(ChannelNorm<IDENTITY>{scale, shift});
 }
 
-template <int DISTANCE>
-struct LanesFrom {
-    static constexpr int of(int lane) { return lane + DISTANCE; }
-};
-
-// Of floats or integers, in log2(WIDTH) steps.
-template <int DISTANCE = WIDTH / 2, class V>
-INLINE auto sum_lanes(V v) {
-    if constexpr (DISTANCE == 0) {
-        return v[0];
-    } else {
-        return sum_lanes<DISTANCE / 2>(v + (V)shuffle<LanesFrom<DISTANCE>>((Vec)v, (Vec)v));
-    }
-}
-
 // The last `count` lanes, the others 0.
 INLINE Vec last_lanes(Vec v, int count) {
     IntVec lane;

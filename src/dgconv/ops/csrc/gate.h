@@ -10,13 +10,20 @@
 
 namespace dgconv::DGCONV_ISA {
 
-// sums[b, c] = sum over the plane of norm(x[b, c]), divided by `divisor`. Rows of sums are `stride` apart.
-inline void sum_planes(const Norm& norm, int batch, Planes x, float divisor, float* sums, int64_t stride, int rank,
-                       int threads) {
+// sums[b, c] = sum over the plane of norm(x[b, c]), or of its magnitude, divided by `divisor`. Rows of sums are
+// `stride` apart.
+inline void sum_planes(const Norm& norm, bool of_magnitudes, int batch, Planes x, float divisor, float* sums,
+                       int64_t stride, int rank, int threads) {
     const int64_t pixels = int64_t(x.height) * x.width;
     for_each_plane(batch, x, rank, threads, [&](int64_t image, int64_t channel) {
+        const float* plane = plane_of(x, image, channel);
         with_norm(norm, channel, [&](auto pixel) {
-            sums[image * stride + channel] = sum_row(plane_of(x, image, channel), pixels, pixel) / divisor;
+            const auto magnitude = [&](auto v) {
+                v = pixel(v);
+                return v < 0.0f ? -v : v;
+            };
+            const float sum = of_magnitudes ? sum_row(plane, pixels, magnitude) : sum_row(plane, pixels, pixel);
+            sums[image * stride + channel] = sum / divisor;
         });
     });
 }
@@ -70,21 +77,21 @@ inline int64_t gate_scratch_floats(const Gate& gate) {
     return gate.channels + (gate.hidden > WIDTH ? gate.hidden : WIDTH);
 }
 
-// saliency [B, H, C] from sums [B, C, parts] over planes of `pixels`.
+// saliency [B, H, C] from sums [B, pooled channels, parts] over planes of `pixels`.
 inline void generate(const Gate& gate, int batch, const float* sums, int parts, float pixels, float* saliency,
                      float* scratch, int rank, int threads) {
-    const int64_t channels = gate.channels;
-    float *means = scratch, *hidden = scratch + channels;
+    const int64_t channels = gate.channels, pooled = gate.weight1 ? channels : gate.hidden;
+    float *means = scratch, *hidden = gate.weight1 ? scratch + channels : means;
     int64_t image_of_means = -1;
     const Share share = share_of(int64_t(batch) * gate.heads, rank, threads);
     for (int64_t item = share.begin; item < share.end; ++item) {
         const int64_t image = item / gate.heads, head = item % gate.heads;
         if (image != image_of_means) {
-            const float* image_sums = sums + image * channels * parts;
-            for (int64_t c = 0; c < channels; ++c) means[c] = sum_row(image_sums + c * parts, parts, NoNorm{}) / pixels;
+            const float* image_sums = sums + image * pooled * parts;
+            for (int64_t c = 0; c < pooled; ++c) means[c] = sum_row(image_sums + c * parts, parts, NoNorm{}) / pixels;
             image_of_means = image;
         }
-        find_hidden(gate, head, means, hidden);
+        if (gate.weight1) find_hidden(gate, head, means, hidden);
         score_channels(gate, head, hidden, saliency + item * channels);
     }
 }

@@ -34,6 +34,7 @@ struct Conv {
     const float* bias;  // [C'], or null
     int32_t activation;
     int32_t interleaved;  // static: group g owns the output channels g, g+G, ... as a head does
+    const float* beta;    // [C'] if each image computes its winners only, else null; see Winners
 };
 
 // Which channels each head of each image takes: entry (b, h) has counts[b * H + h] of them, ascending, at
@@ -43,6 +44,10 @@ struct Selection {
     const float* gates;
     const int32_t* counts;
 };
+
+// Which outputs each image computes, if a convolution of one group has a beta: laid out as the selection of one head, of
+// output channels. A winner is act(gate * (conv + bias) + beta + residual), any other output act(residual).
+typedef Selection Winners;
 
 // Memory that some step reads, and how far a thread has come in fetching regions ahead of time.
 struct Region {
@@ -70,6 +75,7 @@ struct Window {
 
 // The generator and gate of a dynamic convolution, p being the mean of each channel:
 //   s = W2 relu(W1 p) + beta, with a last relu for the head-wise gate.
+// Without W1, p is the mean of the magnitudes of `hidden` channels, and s = W2 p + beta scores others: outputs.
 // head-wise: the `keep` greatest, the lowest index winning a tie, NaN ranking last and -0 equal to 0.
 // global (signed): those with |s| >= threshold; NaN never passes.
 struct Gate {

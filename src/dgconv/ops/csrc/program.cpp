@@ -19,31 +19,29 @@ constexpr int64_t AHEAD_FLOATS = 1 << 20;  // fetched ahead of time; of more, mu
 
 int64_t whole_cache_lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-// Where a dynamic convolution keeps what it decides by: sums [B, C]; saliency, gates and channels [B, H, C]; counts
-// [B, H].
+// Where a dynamic convolution keeps what it decides by: saliency, gates and channels [B, H, C]; counts [B, H]; sums
+// [B, pooled channels]. All but the last are found by whoever knows C and H.
 struct GateMemory {
-    float *sums, *saliency, *gates;
+    float *saliency, *gates, *sums;
     int32_t *channels, *counts;
 
-    GateMemory(float* memory, const Gate& gate, int batch) {
-        sums = memory;
-        saliency = sums + image_entries(gate, batch);
-        gates = saliency + head_entries(gate, batch);
-        channels = reinterpret_cast<int32_t*>(gates + head_entries(gate, batch));
-        counts = channels + head_entries(gate, batch);
+    GateMemory(float* memory, int of_channels, int heads, int batch) {
+        const int64_t entries = head_entries(of_channels, heads, batch);
+        saliency = memory;
+        gates = saliency + entries;
+        channels = reinterpret_cast<int32_t*>(gates + entries);
+        counts = channels + entries;
+        sums = gates + 2 * entries + whole_cache_lines(int64_t(batch) * heads);
     }
 
-    static int64_t image_entries(const Gate& gate, int batch) {
-        return whole_cache_lines(int64_t(batch) * gate.channels);
-    }
-
-    static int64_t head_entries(const Gate& gate, int batch) {
-        return whole_cache_lines(int64_t(batch) * gate.heads * gate.channels);
+    static int64_t head_entries(int channels, int heads, int batch) {
+        return whole_cache_lines(int64_t(batch) * heads * channels);
     }
 
     static int64_t floats(const Gate& gate, int batch) {
-        return image_entries(gate, batch) + 3 * head_entries(gate, batch) +
-               whole_cache_lines(int64_t(batch) * gate.heads);
+        const int64_t pooled = gate.weight1 ? gate.channels : gate.hidden;
+        return 3 * head_entries(gate.channels, gate.heads, batch) + whole_cache_lines(int64_t(batch) * gate.heads) +
+               whole_cache_lines(batch * pooled);
     }
 };
 
@@ -95,18 +93,25 @@ class Worker {
         const int batch = program.batch;
         const Planes x = planes(step->input), y = planes(step->output), other = planes(step->other);
         const Planes* maybe_other = step->other.place == NOWHERE ? nullptr : &other;
-        const auto convolve = [&](const Selection* selection) {
+        const auto convolve = [&](const Selection* selection, const Winners* winners) {
             run_stage(COMPUTING, [&](int share, int shares) {
-                kernels.conv(step->conv, selection, batch, x, y, maybe_other, in_arena(step->output_sums), scratch,
-                             &ahead, share, shares);
+                kernels.conv(step->conv, selection, winners, batch, x, y, maybe_other, in_arena(step->output_sums),
+                             scratch, &ahead, share, shares);
             });
         };
         switch (step->kind) {
             case CONV:
-                return convolve(nullptr);
+                return convolve(nullptr, nullptr);
             case DYNAMIC_CONV: {
                 const Selection selection = step->fixed.channels ? step->fixed : select_channels(x);
-                return convolve(&selection);
+                return convolve(&selection, nullptr);
+            }
+            case WINNERS_CONV: {
+                const Winners winners = select_channels(x);
+                if (!step->conv.dynamic) return convolve(nullptr, &winners);
+                const GateMemory before(in_arena(step->input_winners), x.channels, 1, batch);
+                const Selection nonzero = {before.channels, nullptr, before.counts};
+                return convolve(&nonzero, &winners);
             }
             case EXPAND:
                 return run_stage(COMPUTING, [&](int share, int shares) {
@@ -119,7 +124,7 @@ class Worker {
                 });
             case GLOBAL_POOL:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.sum_planes(step->before, batch, x, pixels(x), y.data, y.image_stride, share, shares);
+                    kernels.sum_planes(step->before, false, batch, x, pixels(x), y.data, y.image_stride, share, shares);
                 });
             case LINEAR:
                 return run_stage(COMPUTING, [&](int share, int shares) {
@@ -136,11 +141,11 @@ class Worker {
     Selection select_channels(const Planes& x) {
         const Gate& gate = step->gate;
         const int batch = program.batch;
-        const GateMemory memory(in_arena(step->gate_memory), gate, batch);
+        const GateMemory memory(in_arena(step->gate_memory), gate.channels, gate.heads, batch);
         const float* sums = in_arena(step->input_sums);
         if (!sums) {
             run_stage(POOLING, [&](int share, int shares) {
-                kernels.sum_planes(step->before, batch, x, 1, memory.sums, x.channels, share, shares);
+                kernels.sum_planes(step->before, !gate.weight1, batch, x, 1, memory.sums, x.channels, share, shares);
             });
         }
         run_stage(SELECTING, [&](int share, int shares) {
@@ -197,9 +202,10 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
         return kernels().expand_scratch_floats(step->expansion, step->conv, shape_of(x), shape_of(step->other),
                                                y.height, y.width);
     }
-    if (step->kind != CONV && step->kind != DYNAMIC_CONV) return 0;
+    const bool has_gate = step->kind == DYNAMIC_CONV || step->kind == WINNERS_CONV;
+    if (step->kind != CONV && !has_gate) return 0;
     const int64_t conv = kernels().conv_scratch_floats(step->conv, x.height, x.width, y.height, y.width);
-    const int64_t gate = step->kind == DYNAMIC_CONV ? kernels().gate_scratch_floats(step->gate) : 0;
+    const int64_t gate = has_gate ? kernels().gate_scratch_floats(step->gate) : 0;
     return conv > gate ? conv : gate;
 }
 

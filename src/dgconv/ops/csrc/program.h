@@ -16,26 +16,30 @@ struct View {
     int32_t place, channels, height, width;
 };
 
-enum StepKind : int32_t { CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, POINTWISE = 5, EXPAND = 6 };
+// DYNAMIC_CONV: its gate chooses inputs. WINNERS_CONV: its gate chooses outputs.
+enum StepKind : int32_t {
+    CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, POINTWISE = 5, EXPAND = 6, WINNERS_CONV = 7
+};
 
 // One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
 struct Step {
     int32_t kind;
     int32_t activation;          // POINTWISE
     View input, output, other;   // other: the residual; what POINTWISE adds; of EXPAND the shape between the two
-    Conv conv;                   // CONV, DYNAMIC_CONV; EXPAND: the depthwise one
+    Conv conv;                   // CONV, DYNAMIC_CONV, WINNERS_CONV; EXPAND: the depthwise one
     Conv expansion;              // EXPAND: the one that comes first
-    Gate gate;                   // DYNAMIC_CONV
+    Gate gate;                   // DYNAMIC_CONV, WINNERS_CONV
     Selection fixed;             // DYNAMIC_CONV: what it reads, if that is known beforehand; else nulls, the gate decides
-    Norm before;                 // DYNAMIC_CONV (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
+    Norm before;                 // what has a gate (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
     Window window;               // POOL
     const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
     const int32_t* order;        // POINTWISE: channels of the input, one for each of the output; null for the same
-    int64_t output_sums;         // CONV, DYNAMIC_CONV, EXPAND: where to leave partial sums of the output, for a later gate
-    int64_t input_sums;          // DYNAMIC_CONV: the sums [B, C, input_parts] that the step before left; if there are
+    int64_t output_sums;         // convolutions: where to leave partial sums of the output, for a later gate
+    int64_t input_sums;          // what has a gate: the sums [B, C, input_parts] that the step before left; if there are
     int32_t input_parts;         //   none, it sums up its input itself
     int32_t regions_end;         // what this step and those before it read ends with this region of the program
-    int64_t gate_memory;         // DYNAMIC_CONV: room for what it decides by, dgconv_gate_floats of them
+    int64_t gate_memory;         // what has a gate: room for what it decides by, dgconv_gate_floats of them
+    int64_t input_winners;       // WINNERS_CONV, dynamic: gate_memory of the step whose winners are all that it reads
 };
 
 struct Program {

@@ -15,8 +15,8 @@ struct Kernels {
     int64_t (*conv_scratch_floats)(const Conv&, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w);
     // `pooled` receives sums of the outputs, [B, C', parts]: their total over the parts is the sum of a plane.
     int32_t (*conv_pool_parts)(const Conv&, int32_t out_h, int32_t out_w);
-    void (*conv)(const Conv&, const Selection*, int32_t batch, Planes x, Planes y, const Planes* residual,
-                 float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
+    void (*conv)(const Conv&, const Selection*, const Winners*, int32_t batch, Planes x, Planes y,
+                 const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
     // A convolution and then a depthwise one; sums as in conv of the latter. `between` has the shape of what lies
     // between them, and no data.
     int64_t (*expand_scratch_floats)(const Conv& first, const Conv& then, Planes x, Planes between, int32_t out_h,
@@ -24,12 +24,12 @@ struct Kernels {
     void (*expand)(const Conv& first, const Conv& then, int32_t batch, Planes x, Planes between, Planes y,
                    float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
 
-    // sums[b * stride + c] = sum over the plane of norm(x), divided.
-    void (*sum_planes)(const Norm&, int batch, Planes x, float divisor, float* sums, int64_t stride, int rank,
-                       int threads);
+    // sums[b * stride + c] = sum over the plane of norm(x), or of its magnitude, divided.
+    void (*sum_planes)(const Norm&, bool of_magnitudes, int batch, Planes x, float divisor, float* sums,
+                       int64_t stride, int rank, int threads);
     int64_t (*gate_scratch_floats)(const Gate&);
-    // saliency [B, H, C] from sums [B, C, parts] over planes of `pixels`; then the choice, laid out as in Selection.
-    // A thread selects from what it generated itself: no barrier is needed in between.
+    // saliency [B, H, C] from sums [B, pooled channels, parts] over planes of `pixels`; then the choice, laid out as in
+    // Selection. A thread selects from what it generated itself: no barrier is needed in between.
     void (*generate)(const Gate&, int batch, const float* sums, int parts, float pixels, float* saliency,
                      float* scratch, int rank, int threads);
     void (*select)(const Gate&, int batch, const float* saliency, int32_t* channels, float* gates, int32_t* counts,

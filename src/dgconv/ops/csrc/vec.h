@@ -75,12 +75,6 @@ INLINE void hold(Vec& v) {
 #endif
 }
 
-INLINE float sum(Vec v) {
-    float total = 0;
-    UNROLL for (int i = 0; i < WIDTH; ++i) total += v[i];
-    return total;
-}
-
 // NaN stays NaN, as in torch.
 INLINE Vec activate(Vec v, int32_t activation) {
     if (activation == IDENTITY) return v;
@@ -100,6 +94,21 @@ INLINE Vec shuffle(Vec a, Vec b, std::index_sequence<lane...>) {
 template <class Index>
 INLINE Vec shuffle(Vec a, Vec b) {
     return shuffle<Index>(a, b, std::make_index_sequence<WIDTH>());
+}
+
+template <int DISTANCE>
+struct LanesFrom {
+    static constexpr int of(int lane) { return lane + DISTANCE; }
+};
+
+// Of floats or integers, in log2(WIDTH) steps.
+template <int DISTANCE = WIDTH / 2, class V>
+INLINE auto sum_lanes(V v) {
+    if constexpr (DISTANCE == 0) {
+        return v[0];
+    } else {
+        return sum_lanes<DISTANCE / 2>(v + (V)shuffle<LanesFrom<DISTANCE>>((Vec)v, (Vec)v));
+    }
 }
 
 // Every second lane of a and b.
@@ -131,6 +140,27 @@ INLINE void transpose(Vec* rows) {
         }
         transpose<DISTANCE / 2>(rows);
     }
+}
+
+// Of each four lanes two, from FIRST on: SIZE of a, as many of b, and so on.
+template <int FIRST, int SIZE>
+struct QuadZip {
+    static constexpr int of(int lane) {
+        return lane / 4 * 4 + FIRST + lane % 4 / (2 * SIZE) * SIZE + lane % SIZE + lane / SIZE % 2 * WIDTH;
+    }
+};
+
+// In every quarter of four vectors, that is four lanes: a row becomes a column.
+INLINE void transpose_quads(Vec (&v)[4]) {
+    Vec low[2], high[2];
+    UNROLL for (int i = 0; i < 2; ++i) {
+        low[i] = shuffle<QuadZip<0, 1>>(v[2 * i], v[2 * i + 1]);
+        high[i] = shuffle<QuadZip<2, 1>>(v[2 * i], v[2 * i + 1]);
+    }
+    v[0] = shuffle<QuadZip<0, 2>>(low[0], low[1]);
+    v[1] = shuffle<QuadZip<2, 2>>(low[0], low[1]);
+    v[2] = shuffle<QuadZip<0, 2>>(high[0], high[1]);
+    v[3] = shuffle<QuadZip<2, 2>>(high[0], high[1]);
 }
 
 }  // namespace dgconv::DGCONV_ISA

@@ -97,14 +97,14 @@ INLINE void transform_input(const float* tile, int64_t row, float* out, int64_t 
     }
 }
 
-// A m A' for points `step` floats apart.
-template <int OUT>
-INLINE void transform_output(const float* points, int64_t step, Vec (&y)[OUT][OUT]) {
+// A m A' for the points that `get` has.
+template <int OUT, class Get>
+INLINE void transform_output(Get get, Vec (&y)[OUT][OUT]) {
     constexpr int IN = OUT + 2;
     Vec columns[OUT][IN];
     UNROLL for (int j = 0; j < IN; ++j) {
         Vec m[IN], column[OUT];
-        UNROLL for (int i = 0; i < IN; ++i) m[i] = load(points + (i * IN + j) * step);
+        UNROLL for (int i = 0; i < IN; ++i) m[i] = get(i * IN + j);
         Transform<OUT>::output(m, column);
         UNROLL for (int i = 0; i < OUT; ++i) columns[i][j] = column[i];
     }
