@@ -1,6 +1,18 @@
+from collections.abc import Iterator
+
 import pytest
 
 from dgconv.ops import native
+
+
+@pytest.fixture(params=native.ISAS)
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Runs a test with each instruction set of this CPU."""
+    library, before = native.library(), native.isa()
+    if library is None or not library.dgconv_select_isa(request.param.encode()):
+        pytest.skip(f"this CPU lacks {request.param}, or there are no native kernels")
+    yield request.param
+    library.dgconv_select_isa(before.encode())
 
 
 @pytest.fixture(params=["native", "torch"])

@@ -110,7 +110,7 @@ def test_rivals_compute_the_same(method: str) -> None:
     prepared = deploy.prepare(model)
     assert_same_function(model, prepared, images)
     if native.available():
-        assert (not prepared.report().left) == (method in ("lgc", "flgc"))  # the others are listed
+        assert (not prepared.report().left) == (method in ("lgc", "flgc", "fbs"))  # the others are listed
 
 
 @pytest.mark.parametrize("name", ["resnet20_dgc", "resnet20_dgcg", "resnet20_sgc", "condensenet20_dgc"])

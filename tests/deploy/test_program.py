@@ -22,15 +22,6 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="the native kerne
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.fixture(params=native.ISAS)
-def isa(request):
-    before = native.isa()
-    if not library().dgconv_select_isa(request.param.encode()):
-        pytest.skip(f"this CPU lacks {request.param}")
-    yield request.param
-    library().dgconv_select_isa(before.encode())
-
-
 @pytest.fixture(autouse=True)
 def _threads():
     before = torch.get_num_threads()

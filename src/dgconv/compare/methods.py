@@ -37,7 +37,7 @@ RIVALS = {
         Rival("sgc", "SGC", "static: grouped convolutions"),
         Rival("lgc", "LGC", "static: picks channels by index, then grouped convolutions"),
         Rival("flgc", "FLGC", "static: picks channels by index, then a convolution a group"),
-        Rival("fbs", "FBS", DENSE_ANYWAY),
+        Rival("fbs", "FBS", "dynamic: an image's losing outputs are neither computed nor read"),
         Rival("cgnet", "CGNet", DENSE_ANYWAY),
         Rival("lccn", "LCCN", DENSE_ANYWAY),
         Rival("l1", "L1", SMALLER),

@@ -76,7 +76,7 @@ def join_expansions(graph: Graph) -> Graph:
 
 def _is_expansion(conv: Conv) -> bool:
     """Plain, wide enough to fill vectors, and either 1x1 or of few channels, as the first of a network is."""
-    is_plain = conv.gate is conv.picks is conv.before is conv.residual is None and conv.groups == 1
+    is_plain = conv.gate is conv.picks is conv.boost is conv.before is conv.residual is None and conv.groups == 1
     is_pointwise = conv.weight.shape[2:] == (1, 1) and conv.stride == (1, 1)
     is_pointwise = is_pointwise and not any(conv.padding + conv.extra_padding)
     is_of_few = conv.weight.shape[1] <= 4 and conv.stride in ((1, 1), (2, 2))
@@ -85,7 +85,7 @@ def _is_expansion(conv: Conv) -> bool:
 
 def _is_depthwise(conv: Conv) -> bool:
     """Of the kinds that the native kernel for both convolutions knows."""
-    is_plain = conv.gate is conv.picks is conv.before is conv.residual is None
+    is_plain = conv.gate is conv.picks is conv.boost is conv.before is conv.residual is None
     is_depthwise = conv.weight.shape[:2] == (conv.groups, 1) and not conv.interleaved and conv.dilation == (1, 1)
     return is_plain and is_depthwise and conv.weight.shape[2:] in ((3, 3), (5, 5)) and conv.stride in ((1, 1), (2, 2))
 
@@ -119,10 +119,10 @@ def _absorb(producer: Step, step: Pointwise) -> Step | None:
         other = step.other if step.input == producer.output else step.input
         return _absorb_addition(producer, step, other, label)
     if isinstance(producer, Conv) and step.norm is not None:
-        if producer.activation != "identity" or producer.residual is not None:
+        if producer.activation != "identity" or producer.residual is not None or producer.boost is not None:
             return None
         activation = _both(step.norm.activation, step.activation)
-        return replace(_scaled(producer, step.norm), output=step.output, activation=activation, label=label)
+        return replace(scaled(producer, step.norm), output=step.output, activation=activation, label=label)
     if isinstance(producer, Conv | Pointwise) and step.norm is None:
         activation = _both(producer.activation, step.activation)
         return replace(producer, output=step.output, activation=activation, label=label)
@@ -143,7 +143,7 @@ def _only_reorders(step: Step) -> TypeGuard[Pointwise]:
     return isinstance(step, Pointwise) and step.norm is step.other is None and step.activation == "identity"
 
 
-def _scaled(conv: Conv, norm: Norm) -> Conv:
+def scaled(conv: Conv, norm: Norm) -> Conv:
     """The convolution whose result is already normalized. Dynamic ones too: their gates depend on the input only."""
     scale, shift = norm.scale.double(), norm.shift.double()
     weight = conv.weight.double() * scale[:, None, None, None]

@@ -38,13 +38,27 @@ class GateSpec:
 
 
 @dataclass
+class BoostSpec:
+    """Which outputs of a convolution an image computes, and their scale and shift; as in :mod:`dgconv.layers`.
+
+    The saliencies are ``relu(weight @ p + bias)``, p being the means of ``abs(before(x))``; the ``keep`` greatest win.
+    """
+
+    weight: Tensor  # [C', C]
+    bias: Tensor  # [C']
+    keep: int
+    shift: Tensor  # [C']
+
+
+@dataclass
 class Conv:
     """``activation(conv(before(x)) + bias + residual)``; padding is zeros after ``before``.
 
     Dynamic if ``gate`` is given (head h owns output channels h, h+H, ..., H from the gate), else static with
     ``groups``: group g owns a block of output channels or, ``interleaved``, the channels g, g+G, ... as a head does.
     With ``picks`` it is static, too, but cut like a dynamic one: head h reads the channels ``picks[h]`` alone, and its
-    weights for all others are zero.
+    weights for all others are zero. With ``boost``, ``conv + bias`` is ``saliency * (conv + bias) + shift`` where an
+    output won, and else zero.
     """
 
     input: str
@@ -58,6 +72,7 @@ class Conv:
     groups: int = 1
     gate: GateSpec | None = None
     picks: list[list[int]] | None = None  # ascending
+    boost: BoostSpec | None = None  # of one group
     before: Norm | None = None
     residual: str | None = None
     activation: Activation = "identity"

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers import DynamicGroupConv2d, HeadGate, StandardGroupConv2d
+from ..layers import DynamicGroupConv2d, FeatureBoostingConv2d, HeadGate, StandardGroupConv2d
 from ..layers._conv import pair, resolve_padding
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
 from ..layers.indexed import IndexedGroupConv2d, SplitConv2d
 from .builder import Builder, NotNative, Value, has_forward_hooks, known, planes
-from .graph import Concat, Conv, GateSpec, Linear, Norm, Pointwise, Pool
+from .fuse import scaled
+from .graph import BoostSpec, Concat, Conv, GateSpec, Linear, Norm, Pointwise, Pool
 
 Rule = Callable[..., Any]  # rule(builder, module, input, ...)
 RULES: dict[type[nn.Module], Rule] = {}
@@ -151,6 +152,25 @@ def _dynamic_group_conv(builder: Builder, module: DynamicGroupConv2d, x: Value) 
         gate=spec,
     )
     return Value(builder.add(step), "planes", module.out_channels, x.grid)
+
+
+@_rule(FeatureBoostingConv2d)
+def _feature_boosting_conv(builder: Builder, module: FeatureBoostingConv2d, x: Value) -> Value:
+    x = planes(x)
+    if module.groups > 1:
+        raise NotNative("its winners are of several groups", Value("", "planes", module.out_channels, x.grid))
+    norm = _norm(module.norm)
+    out = _conv(builder, module, x)
+    step = builder.steps[-1]
+    assert isinstance(step, Conv)
+    generator = module.generator
+    builder.steps[-1] = replace(
+        scaled(step, norm),
+        boost=BoostSpec(
+            generator.weight.detach(), generator.bias.detach(), int(module.gate.keep), module.shift.detach()
+        ),
+    )
+    return out
 
 
 @_rule(nn.BatchNorm2d)

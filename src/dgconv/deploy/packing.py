@@ -79,7 +79,7 @@ class PackedStep(Packed):
         super().__init__(memory)
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
-        self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1)
+        self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1, input_winners=-1)
         self._packed_gate: PackedGate | None = None
         match step:
             case Conv():
@@ -118,6 +118,14 @@ class PackedStep(Packed):
             self.native.kind = structs.DYNAMIC_CONV
             self._packed_gate = PackedGate(step.gate, self._memory)
             self.native.gate = self._packed_gate.native
+        if step.boost is not None:
+            self.native.kind = structs.WINNERS_CONV
+            self.native.gate = structs.Gate(
+                *(len(step.boost.bias), 1, step.boost.weight.shape[1]),
+                weight2=self._address(step.boost.weight.T),
+                beta=self._address(step.boost.bias),
+                keep=step.boost.keep,
+            )
 
     def _packed_conv(self, step: Conv, before: structs.Norm) -> structs.Conv:
         outputs, inputs, *kernel = step.weight.shape
@@ -133,6 +141,7 @@ class PackedStep(Packed):
             bias=self._address(step.bias),
             activation=structs.ACTIVATIONS[step.activation],
             interleaved=step.interleaved,
+            beta=None if step.boost is None else self._address(step.boost.shift),
         )
         packed = self._empty(library().dgconv_conv_packed_floats(byref(conv)))
         weight = step.weight.detach().contiguous()  # named, so that it lives until it is read

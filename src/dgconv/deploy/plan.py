@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..ops import structs
 from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
-from .graph import Concat, Conv, Graph, values_read
+from .graph import Concat, Conv, Graph, Step, values_read
 from .memory import empty
 from .packing import PackedStep, library
 from .shapes import Shape, as_planes, convolved_shape, value_shapes
@@ -31,6 +31,7 @@ class Plan:
         self._shapes = value_shapes(graph, input_shape)
         self._homes = find_homes(graph, self._shapes)
         self.output_shape = self._shapes[graph.output]
+        self._convs = {step.output: (index, step) for index, step in enumerate(graph.steps) if isinstance(step, Conv)}
 
         self._values = value_buffers(graph, self._homes, self._shapes, batch)
         self._is_written_directly = graph.output != graph.input and self._homes[graph.output] == Home(graph.output)
@@ -75,15 +76,12 @@ class Plan:
             self._free_arenas.append(arena)
 
     def _plan_sums(self) -> dict[str, Sums]:
-        """By value: those that a convolution writes and a dynamic one reads as they are."""
+        """By value: those that a convolution writes and one with a gate reads as they are."""
         sums: dict[str, Sums] = {}
-        steps = self._graph.steps
-        producers = {step.output: index for index, step in enumerate(steps)}
-        for index, step in enumerate(steps):
-            producer = producers.get(step.input) if isinstance(step, Conv) and step.gate and not step.before else None
-            if producer is None or not isinstance(steps[producer], Conv):
+        for index, step in enumerate(self._graph.steps):
+            if (producer := self._summed_by(step)) is None:
                 continue
-            value = steps[producer].output
+            value = self._graph.steps[producer].output
             if value not in sums:
                 channels, height, width = self._shapes[value]
                 conv = self._packed[producer].native.conv
@@ -93,12 +91,29 @@ class Plan:
         return sums
 
     def _plan_gates(self) -> dict[int, Buffer]:
-        """By step: the room in which a dynamic convolution decides."""
-        return {
-            index: Buffer(library().dgconv_gate_floats(byref(packed.native.gate), self._batch), index, index)
-            for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True))
-            if isinstance(step, Conv) and step.gate
-        }
+        """By step: the room in which a convolution with a gate decides."""
+        gates: dict[int, Buffer] = {}
+        for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
+            if isinstance(step, Conv) and (step.gate or step.boost):
+                floats = library().dgconv_gate_floats(byref(packed.native.gate), self._batch)
+                gates[index] = Buffer(floats, index, index)
+            if (producer := self._chosen_by(step)) is not None:
+                gates[producer].last = index
+        return gates
+
+    def _summed_by(self, step: Step) -> int | None:
+        """The convolution that knows the sums of what a gate pools: of magnitudes only where nothing is negative."""
+        if not isinstance(step, Conv) or not (step.gate or step.boost) or step.before:
+            return None
+        index, conv = self._convs.get(step.input, (None, None))
+        return None if conv is None or (step.boost and conv.activation == "identity") else index
+
+    def _chosen_by(self, step: Step) -> int | None:
+        """The convolution whose winners are all that a step needs to read, the rest of its input being zero."""
+        if not isinstance(step, Conv) or not step.boost or step.before:
+            return None
+        index, conv = self._convs.get(step.input, (None, None))
+        return index if conv and conv.boost and not conv.residual else None
 
     def _native_steps(self) -> tuple[list[structs.Step], list[str]]:
         """And of each what layers it stands for: a concatenation can be several copies, or none."""
@@ -123,11 +138,13 @@ class Plan:
                 native.output_sums = self._sums[step.output].buffer.offset
             if isinstance(step, Conv) and step.picks is not None:
                 native.fixed = self._fixed_selection(step.picks, step.weight.shape[1])
-            if isinstance(step, Conv) and step.gate is not None:
+            if index in self._gates:
                 native.gate_memory = self._gates[index].offset
-                if step.before is None and step.input in self._sums:
-                    sums = self._sums[step.input]
-                    native.input_sums, native.input_parts = sums.buffer.offset, sums.parts
+            if (producer := self._summed_by(step)) is not None:
+                sums = self._sums[self._graph.steps[producer].output]
+                native.input_sums, native.input_parts = sums.buffer.offset, sums.parts
+            if (producer := self._chosen_by(step)) is not None:
+                native.conv.dynamic, native.input_winners = True, self._gates[producer].offset
             result.append(native)
             labels.append(step.label)
         if not self._is_written_directly:

@@ -14,7 +14,7 @@ from .packing import PackedStep
 from .plan import Plan
 
 MAX_PLANS = 16  # input shapes that a program remembers
-CONVOLUTIONS = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND)
+CONVOLUTIONS = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND, structs.WINNERS_CONV)
 
 
 @dataclass(frozen=True)

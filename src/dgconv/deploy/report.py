@@ -85,6 +85,7 @@ def describe(step: Step) -> str:
                 return f"{describe(step.expansion)}, then {describe(replace(step, expansion=None))}"
             size = "x".join(map(str, step.weight.shape[2:]))
             kind = f"{size} dynamic convolution" if step.gate else f"{size} convolution"
+            kind += " of winning outputs" if step.boost else ""
             kind += f", {step.groups} groups" if step.groups > 1 else ""
             kind += f", {len(step.picks)} groups that pick channels" if step.picks and len(step.picks) > 1 else ""
             kind += ", picked channels" if step.picks and len(step.picks) == 1 else ""

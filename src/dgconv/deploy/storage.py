@@ -30,6 +30,7 @@ TYPES = {
         Graph,
         graph.Norm,
         graph.GateSpec,
+        graph.BoostSpec,
         graph.Conv,
         graph.Pool,
         graph.GlobalPool,

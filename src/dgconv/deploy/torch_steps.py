@@ -9,6 +9,7 @@ from torch import Tensor
 from ..layers import HeadGate
 from .graph import (
     Activation,
+    BoostSpec,
     Concat,
     Conv,
     GateSpec,
@@ -73,6 +74,8 @@ def conv(step: Conv, x: Tensor, residual: Tensor | None) -> Tensor:
     out = _static_conv(step, x) if step.gate is None else _dynamic_conv(step, x, *select(step.gate, x.mean((2, 3))))
     if step.bias is not None:
         out = out + step.bias[:, None, None]
+    if step.boost is not None:
+        out = boost(step.boost, x.abs().mean((2, 3)), out)
     return activate(out if residual is None else out + residual, step.activation)
 
 
@@ -85,9 +88,22 @@ def select(gate: GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
     saliency = torch.einsum("hcd,bhd->bhc", gate.weight2, hidden) + gate.bias
     if gate.threshold is not None:
         return saliency, saliency.abs() >= gate.threshold
-    saliency, rule = F.relu(saliency), HeadGate(gate.bias.shape[1], 0)
-    rule.keep.fill_(gate.keep or 0)
-    return saliency, rule.mask(saliency)
+    saliency = F.relu(saliency)
+    return saliency, _greatest(saliency, gate.keep or 0)
+
+
+def boost(spec: BoostSpec, pooled: Tensor, out: Tensor) -> Tensor:
+    """All outputs were computed; those that did not win become zero."""
+    saliency = F.relu(F.linear(pooled, spec.weight, spec.bias))
+    won = _greatest(saliency, spec.keep)
+    scale, shift = (x.where(won, 0)[:, :, None, None] for x in (saliency, spec.shift))
+    return out * scale + shift
+
+
+def _greatest(saliency: Tensor, keep: int) -> Tensor:
+    rule = HeadGate(saliency.shape[-1], 0)
+    rule.keep.fill_(keep)
+    return rule.mask(saliency)
 
 
 def _static_conv(step: Conv, x: Tensor) -> Tensor:
