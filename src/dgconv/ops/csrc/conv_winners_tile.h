@@ -6,10 +6,11 @@
 
 namespace dgconv::DGCONV_ISA {
 
-// The next TOGETHER floats, again and again.
+// The next TOGETHER floats, 1 or 4 or a whole vector, again and again.
 template <int TOGETHER>
 INLINE Vec repeat(const float* from) {
     if constexpr (TOGETHER == 1) return splat(*from);
+    if constexpr (TOGETHER == WIDTH) return load(from);
 #if DGCONV_VECTOR_FLOATS == 16
     return (Vec)_mm512_maskz_broadcast_f32x4(0xffff, _mm_loadu_ps(from));
 #elif DGCONV_VECTOR_FLOATS == 8

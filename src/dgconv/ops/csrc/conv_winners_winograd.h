@@ -2,7 +2,7 @@
 // to image, so it is tiles that fill the vectors: all that is done for a channel or an output is done for those alone
 // that are wanted.
 //
-// Where there are fewer tiles than lanes, four points of each stand together.
+// What a vector holds depends on how many tiles there are.
 #pragma once
 
 #include "conv_winners.h"
@@ -10,15 +10,24 @@
 
 namespace dgconv::DGCONV_ISA {
 
-template <int TOGETHER>
+enum TileCount {
+    MANY_TILES,  // a vector holds one point of tiles
+    FEW_TILES,   // four points of each tile
+    ONE_TILE,    // four points of the same tile in several channels: the sum over all of them comes in parts
+};
+
+template <TileCount COUNT>
 struct WinnersWinograd {
-    static constexpr int OUT = 4, IN = OUT + 2, POINTS = IN * IN, GROUPS = POINTS / TOGETHER;
+    static constexpr int OUT = 4, IN = OUT + 2, POINTS = IN * IN;
+    static constexpr int TOGETHER = COUNT == MANY_TILES ? 1 : 4, GROUPS = POINTS / TOGETHER;
+    static constexpr int PARTS = COUNT == ONE_TILE ? WIDTH / 4 : 1;  // of a sum
 
     const Conv& conv;
     const Plan& plan;
     const PaddedPlane padded;
     int out_w, tiles_x;
-    int slots;             // tiles of a whole item, up to whole vectors
+    int tiles;             // of a whole item, up to whole vectors unless it is one
+    int output_tiles;      // the same, in as many parts as there are
     int channels_at_once;  // as many as fill a vector with tiles
     // Floats between rows of transformed columns, groups of points, and rows of results: always some more than needed,
     // to be read or written past the end, and as powers of two would share one set of the cache.
@@ -31,12 +40,13 @@ struct WinnersWinograd {
     WinnersWinograd(const Conv& conv, const Plan& plan, int in_w, int out_w)
         : conv(conv), plan(plan), padded(conv, plan, in_w, out_w), out_w(out_w) {
         tiles_x = divide_up(out_w, OUT);
-        slots = round_up(plan.rows / OUT * tiles_x, WIDTH / TOGETHER);
-        channels_at_once = larger(1, WIDTH / slots);
-        column_row = (channels_at_once * slots + WIDTH) * OUT + WIDTH;
-        input_group = (int64_t(plan.inputs) * slots + WIDTH) * TOGETHER + WIDTH;
-        product_group = (int64_t(plan.block) * slots + WIDTH) * TOGETHER + WIDTH;
-        result_row = (int64_t(plan.block) * slots + WIDTH) * OUT + WIDTH;
+        tiles = COUNT == ONE_TILE ? 1 : round_up(plan.rows / OUT * tiles_x, WIDTH / TOGETHER);
+        output_tiles = tiles * PARTS;
+        channels_at_once = larger(1, WIDTH / tiles);
+        column_row = (channels_at_once * tiles + WIDTH) * OUT + WIDTH;
+        input_group = (int64_t(plan.inputs) * tiles + WIDTH) * TOGETHER + WIDTH;
+        product_group = (int64_t(plan.block) * output_tiles + WIDTH) * TOGETHER + WIDTH;
+        result_row = (int64_t(plan.block) * output_tiles + WIDTH) * OUT + WIDTH;
         columns = padded.floats();
         inputs = columns + 2 * IN * column_row;
         products = inputs + GROUPS * input_group;
@@ -46,47 +56,53 @@ struct WinnersWinograd {
     }
 
     void run(const Item& item, const Planes& x, const WinnersOutput& output, float* scratch, bool is_first) const {
-        const int tile_rows = divide_up(item.rows, OUT);
-        clear_outside(item, tile_rows, scratch, is_first);
-        for (int first = 0; first < item.kept; first += channels_at_once) {
-            const int channels = smaller(channels_at_once, item.kept - first);
-            for (int i = 0; i < channels; ++i) {
-                const int channel = item.channel(first + i);
-                const float* plane = x.data + item.image * x.image_stride + int64_t(channel) * x.height * x.width;
-                padded.fill(conv, item, x, plane, Prepare(conv, item, first + i, channel), scratch);
-                transform_columns(scratch, tile_rows, scratch + columns + i * slots * OUT);
-            }
-            float* to = scratch + inputs + int64_t(first) * slots * TOGETHER;
-            for (int tile = 0; tile < channels * slots; tile += WIDTH) {
-                transform_rows(scratch + columns + tile * OUT, to + tile * TOGETHER);
-            }
-        }
+        clear_outside(item, scratch, is_first);
+        transform_inputs(item, x, scratch);
         multiply(item, output, scratch);
-        for (int tile = 0; tile < output.count * slots; tile += WIDTH) {
+        for (int tile = 0; tile < output.count * output_tiles; tile += WIDTH) {
             transform_back(scratch + products + int64_t(tile) * TOGETHER, scratch + results + int64_t(tile) * OUT);
         }
-        for (int i = 0; i < output.count; ++i) {
-            const float* from = scratch + results + int64_t(i) * slots * OUT;
-            output.put_winner(i, item.rows, out_w, [&](int row) {
-                return from + row % OUT * result_row + row / OUT * tiles_x * OUT;
-            });
-        }
+        for (int i = 0; i < output.count; ++i) put_winner(i, item, output, scratch);
         output.put_losers();
     }
 
   private:
     // What lies outside the image is 0: all around, set once, and the rows that the last tiles have too many.
-    void clear_outside(const Item& item, int tile_rows, float* plane, bool is_first) const {
-        const int first = is_first ? 0 : item.rows + 2, end = is_first ? padded.rows + 1 : tile_rows * OUT + 2;
-        memset(plane + int64_t(first) * padded.pitch, 0, sizeof(float) * larger(0, end - first) * padded.pitch);
+    void clear_outside(const Item& item, float* plane, bool is_first) const {
+        const int first = is_first ? 0 : item.rows + 2, end = is_first ? padded.rows + 1 : round_up(item.rows, OUT) + 2;
+        memset(plane + int64_t(first) * padded.pitch, 0, sizeof(float) * (end - first) * padded.pitch);
+    }
+
+    // Of one tile, the channels that are left out take part as zeros: vectors hold channels in their order.
+    void transform_inputs(const Item& item, const Planes& x, float* scratch) const {
+        const int count = COUNT == ONE_TILE ? plan.inputs : item.kept;
+        for (int first = 0, kept = 0; first < count; first += channels_at_once) {
+            const int channels = smaller(channels_at_once, count - first);
+            for (int i = 0; i < channels; ++i) {
+                float* to = scratch + columns + i * tiles * OUT;
+                if (COUNT == ONE_TILE && (kept == item.kept || item.channel(kept) != first + i)) {
+                    UNROLL for (int row = 0; row < 2 * IN; ++row) store(to + row * column_row, Vec{});
+                    continue;
+                }
+                const int channel = item.channel(kept);
+                const float* plane = x.data + item.image * x.image_stride + int64_t(channel) * x.height * x.width;
+                padded.fill(conv, item, x, plane, Prepare(conv, item, kept, channel), scratch);
+                transform_columns(item, scratch, to);
+                ++kept;
+            }
+            float* to = scratch + inputs + int64_t(first) * tiles * TOGETHER;
+            for (int tile = 0; tile < channels * tiles; tile += WIDTH) {
+                transform_rows(scratch + columns + tile * OUT, to + tile * TOGETHER);
+            }
+        }
     }
 
     // Tiles overlap: besides its own columns each needs the first ones of the next tile, which are kept once more in
     // the same order. So in both, tiles follow each other without regard to where a row ends.
-    void transform_columns(const float* plane, int tile_rows, float* own) const {
+    void transform_columns(const Item& item, const float* plane, float* own) const {
         const int pixels = tiles_x * OUT;
-        for (int row = 0; row < tile_rows; ++row, own += pixels) {
-            const float* from = plane + int64_t(row) * OUT * padded.pitch;
+        for (int row = 0; row < item.rows; row += OUT, own += pixels) {
+            const float* from = plane + int64_t(row) * padded.pitch;
             Vec d[IN], later[IN];
             transform_column(from, later);
             for (int x = 0; x < pixels; x += WIDTH) {
@@ -126,14 +142,21 @@ struct WinnersWinograd {
 
     void multiply(const Item& item, const WinnersOutput& output, float* scratch) const {
         Term* const all = reinterpret_cast<Term*>(scratch + terms);
-        for (int i = 0; i < item.kept; ++i) all[i] = {i * slots * TOGETHER, item.channel(i) * 4};
-        WinnerFactors f = {nullptr, nullptr, int64_t(plan.inputs) * POINTS, all, item.kept};
+        int count = item.kept;
+        for (int i = 0; i < count; ++i) all[i] = {i * tiles * TOGETHER, item.channel(i) * 4};
+        if (COUNT == ONE_TILE) {
+            count = divide_up(plan.inputs, PARTS);
+            for (int i = 0; i < count; ++i) all[i] = {i * WIDTH, i * WIDTH};
+        }
+        WinnerFactors f = {nullptr, nullptr, int64_t(plan.inputs) * POINTS, all, count};
         for (int group = 0; group < GROUPS; ++group) {
+            float* x = scratch + inputs + group * input_group;
+            if (COUNT == ONE_TILE) store(x + plan.inputs * 4, Vec{});  // what fills the last vector
             const int point = group * TOGETHER;
-            f.x = scratch + inputs + group * input_group;
+            f.x = x;
             f.weight = conv.weight + int64_t(point / 4) * plan.inputs * 4 + point % 4;
             float* to = scratch + products + group * product_group;
-            multiply_winners<TOGETHER>(f, output.channels, output.count, slots * TOGETHER / WIDTH, to);
+            multiply_winners<TOGETHER * PARTS>(f, output.channels, output.count, output_tiles * TOGETHER / WIDTH, to);
         }
     }
 
@@ -152,6 +175,17 @@ struct WinnersWinograd {
         }
     }
 
+    void put_winner(int index, const Item& item, const WinnersOutput& output, float* scratch) const {
+        float* from = scratch + results + int64_t(index) * output_tiles * OUT;
+        if (COUNT == ONE_TILE) {
+            for (int row = 0; row < OUT; ++row, from += result_row) store(from, sum_lanes<OUT>(load(from)));
+            from -= OUT * result_row;
+        }
+        output.put_winner(index, item.rows, out_w, [&](int row) {
+            return from + row % OUT * result_row + row / OUT * tiles_x * OUT;
+        });
+    }
+
     // Of four points, or of the four vectors in which they stand together, where the i-th lies.
     static INLINE int64_t place_of(int first_point, int i, int64_t group) {
         return TOGETHER == 4 ? first_point / 4 * group + i * WIDTH : (first_point + i) * group;
@@ -160,17 +194,22 @@ struct WinnersWinograd {
 
 template <class Body>
 inline void with_winners_winograd(const Conv& conv, const Plan& plan, int in_w, int out_w, Body body) {
-    const bool has_few_tiles = plan.rows / plan.tile * divide_up(out_w, plan.tile) < WIDTH;
-    has_few_tiles ? body(WinnersWinograd<4>(conv, plan, in_w, out_w))
-                  : body(WinnersWinograd<1>(conv, plan, in_w, out_w));
+    const int tiles = plan.rows / plan.tile * divide_up(out_w, plan.tile);
+    if (tiles >= WIDTH) {
+        body(WinnersWinograd<MANY_TILES>(conv, plan, in_w, out_w));
+    } else if (tiles > 1) {
+        body(WinnersWinograd<FEW_TILES>(conv, plan, in_w, out_w));
+    } else {
+        body(WinnersWinograd<ONE_TILE>(conv, plan, in_w, out_w));
+    }
 }
 
 // [output][four points][channel][point].
 inline void pack_winners_winograd(const Plan& plan, const float* oihw, float* packed) {
     for (int output = 0; output < plan.outputs; ++output, packed += int64_t(plan.taps) * plan.inputs) {
         for (int channel = 0; channel < plan.inputs; ++channel, oihw += 9) {
-            float points[WinnersWinograd<1>::POINTS];
-            transform_kernel<WinnersWinograd<1>::OUT>(oihw, points, 1);
+            float points[36];
+            transform_kernel<4>(oihw, points, 1);
             for (int point = 0; point < plan.taps; ++point) {
                 packed[(int64_t(point / 4) * plan.inputs + channel) * 4 + point % 4] = points[point];
             }

@@ -101,14 +101,18 @@ struct LanesFrom {
     static constexpr int of(int lane) { return lane + DISTANCE; }
 };
 
-// Of floats or integers, in log2(WIDTH) steps.
-template <int DISTANCE = WIDTH / 2, class V>
-INLINE auto sum_lanes(V v) {
-    if constexpr (DISTANCE == 0) {
-        return v[0];
+// Lane i of the first COUNT is the sum of the lanes i, i + COUNT, i + 2 COUNT, ... Of floats or integers.
+template <int COUNT, int DISTANCE = WIDTH / 2, class V>
+INLINE V sum_lanes(V v) {
+    if constexpr (DISTANCE < COUNT) {
+        return v;
     } else {
-        return sum_lanes<DISTANCE / 2>(v + (V)shuffle<LanesFrom<DISTANCE>>((Vec)v, (Vec)v));
+        return sum_lanes<COUNT, DISTANCE / 2>(v + (V)shuffle<LanesFrom<DISTANCE>>((Vec)v, (Vec)v));
     }
+}
+template <class V>
+INLINE auto sum_lanes(V v) {
+    return sum_lanes<1>(v)[0];
 }
 
 // Every second lane of a and b.
