@@ -10,7 +10,19 @@ import torch
 from dgconv.deploy import plan as plan_module
 from dgconv.deploy import torch_steps
 from dgconv.deploy.arena import Buffer, assign_offsets, find_homes
-from dgconv.deploy.graph import Concat, Conv, GateSpec, GlobalPool, Graph, Linear, Norm, Pointwise, Pool, Torch
+from dgconv.deploy.graph import (
+    BoostSpec,
+    Concat,
+    Conv,
+    GateSpec,
+    GlobalPool,
+    Graph,
+    Linear,
+    Norm,
+    Pointwise,
+    Pool,
+    Torch,
+)
 from dgconv.deploy.packing import library
 from dgconv.deploy.program import MAX_PLANS, NativeProgram
 from dgconv.deploy.shapes import value_shapes
@@ -36,6 +48,10 @@ def norm(channels, activation="relu"):
 def gate(channels, heads, hidden=3, **rule):
     weight1, weight2 = torch.randn(heads, hidden, channels), torch.randn(heads, channels, hidden)
     return GateSpec(weight1, weight2, torch.ones(heads, channels), **rule)
+
+
+def boost(channels, outputs, keep):
+    return BoostSpec(torch.randn(outputs, channels), torch.ones(outputs), keep, torch.randn(outputs))
 
 
 def conv(source, target, channels, outputs, size=1, **options):
@@ -478,6 +494,9 @@ def random_graph():
                 channels[output] = channels[other]
                 if channels[output] % 2:
                     steps[-1].gate = None
+                if kind == 4 and pick(2):
+                    steps[-1].boost = boost(channels[source], channels[output], 1 + pick(channels[output]))
+                    steps[-1].residual = other if pick(2) else None
     return Graph("x", list(channels)[-1 - pick(3)], steps)
 
 
