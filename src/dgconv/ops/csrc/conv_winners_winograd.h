@@ -74,7 +74,7 @@ struct WinnersWinograd {
     }
 
     // Of one tile, the channels that are left out take part as zeros: vectors hold channels in their order.
-    void transform_inputs(const Item& item, const Planes& x, float* scratch) const {
+    INLINE void transform_inputs(const Item& item, const Planes& x, float* scratch) const {
         const int count = COUNT == ONE_TILE ? plan.inputs : item.kept;
         for (int first = 0, kept = 0; first < count; first += channels_at_once) {
             const int channels = smaller(channels_at_once, count - first);
@@ -175,7 +175,7 @@ struct WinnersWinograd {
         }
     }
 
-    void put_winner(int index, const Item& item, const WinnersOutput& output, float* scratch) const {
+    INLINE void put_winner(int index, const Item& item, const WinnersOutput& output, float* scratch) const {
         float* from = scratch + results + int64_t(index) * output_tiles * OUT;
         if (COUNT == ONE_TILE) {
             for (int row = 0; row < OUT; ++row, from += result_row) store(from, sum_lanes<OUT>(load(from)));
