@@ -4,7 +4,7 @@
 #include "conv_depthwise.h"
 #include "conv_direct.h"
 #include "conv_expand.h"
-#include "conv_winners_winograd.h"
+#include "conv_winograd_tiles.h"
 #include "conv_winograd.h"
 
 namespace dgconv::DGCONV_ISA {
@@ -20,7 +20,7 @@ inline void pack_conv(const Conv& conv, const float* oihw, float* packed) {
     const Plan plan = plan_weights(conv);
     if (plan.form == DEPTHWISE) return pack_depthwise(conv, plan, oihw, packed);
     if (plan.form == WINNERS) return pack_winners(plan, oihw, packed);
-    if (plan.form == WINNERS_WINOGRAD) return pack_winners_winograd(plan, oihw, packed);
+    if (plan.form == TILE_LANES) return pack_winograd_tiles(conv, plan, oihw, packed);
     if (plan.form != WINOGRAD) return pack_direct(conv, plan, oihw, packed);
     plan.tile == 4 ? pack_winograd<4>(conv, plan, oihw, packed) : pack_winograd<2>(conv, plan, oihw, packed);
 }
@@ -29,9 +29,9 @@ inline int64_t conv_scratch_floats(const Conv& conv, int32_t, int32_t in_w, int3
     const Plan plan = make_plan(conv, out_h, out_w);
     if (plan.form == DEPTHWISE) return depthwise_scratch_floats(conv, plan, in_w, out_w);
     if (plan.form == WINNERS) return WinnersDirect(conv, plan, in_w, out_w).total;
-    if (plan.form == WINNERS_WINOGRAD) {
+    if (plan.form == TILE_LANES) {
         int64_t floats = 0;
-        with_winners_winograd(conv, plan, in_w, out_w, [&](const auto& form) { floats = form.total; });
+        with_winograd_tiles(conv, plan, in_w, out_w, [&](const auto& form) { floats = form.total; });
         return floats;
     }
     if (plan.form != WINOGRAD) return direct_scratch_floats(conv, plan, in_w, out_w);
@@ -53,12 +53,17 @@ inline void conv(const Conv& conv, const Selection* selection, const Winners* wi
         if (plan.form == DEPTHWISE) {
             convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
         } else if (plan.form == WINNERS) {
-            const WinnersOutput chosen(conv, plan, item, *winners, output);
+            const WinnersOutput chosen(conv, plan, item, winners, output);
             WinnersDirect(conv, plan, x.width, y.width).run(plan, item, x, chosen, scratch, is_first);
-        } else if (plan.form == WINNERS_WINOGRAD) {
-            const WinnersOutput chosen(conv, plan, item, *winners, output);
-            with_winners_winograd(conv, plan, x.width, y.width,
-                                  [&](const auto& form) { form.run(item, x, chosen, scratch, is_first); });
+        } else if (plan.form == TILE_LANES && plan.groups == conv.groups) {
+            const WinnersOutput chosen(conv, plan, item, winners, output);
+            with_winograd_tiles(conv, plan, x.width, y.width,
+                                [&](const auto& form) { form.run(item, x, chosen, scratch, is_first); });
+        } else if (plan.form == TILE_LANES) {
+            const auto output_of = [&](const Item& head) { return Output(conv, plan, head, y, residual, pooled); };
+            with_winograd_tiles(conv, plan, x.width, y.width, [&](const auto& form) {
+                form.run_heads(item, *selection, x, output_of, scratch, is_first);
+            });
         } else if (plan.form != WINOGRAD) {
             Direct(conv, plan, item, x, y.width, output, scratch, ahead).run(is_first);
         } else if (plan.tile == 4) {

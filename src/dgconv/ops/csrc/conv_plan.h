@@ -17,7 +17,7 @@ enum Form {
     WINOGRAD,          // 3x3, stride 1: fewer multiplications on transformed tiles
     DEPTHWISE,         // a vector holds pixels of one channel, which has a kernel of its own
     WINNERS,           // each image has outputs of its own: a vector holds pixels of one of them
-    WINNERS_WINOGRAD,  // the same for 3x3, stride 1: a vector holds transformed tiles
+    TILE_LANES,        // by Winograd's method, a vector holding tiles: winners, and narrow groups
 };
 
 constexpr INLINE int smaller(int a, int b) { return a < b ? a : b; }
@@ -41,6 +41,7 @@ struct Plan {
     int tile;             // WINOGRAD: outputs of a tile are tile x tile
     int rows, chunks;     // output rows of an item (the last has fewer)
     int block, blocks;    // outputs of an item (the last has fewer)
+    int groups;           // that an item is one of, or 1: it has those of all heads, which share the transformed input
 };
 
 inline bool is_pointwise(const Conv& conv) {
@@ -48,10 +49,13 @@ inline bool is_pointwise(const Conv& conv) {
            !conv.pad_left;
 }
 
-inline bool suits_winograd(const Conv& conv, const Plan& plan) {
-    return conv.kernel_h == 3 && conv.kernel_w == 3 && conv.stride_h == 1 && conv.stride_w == 1 &&
-           conv.dilation_h == 1 && conv.dilation_w == 1 && (2 * plan.outputs > WIDTH || conv.beta) &&
-           divide_up(conv.in_channels, conv.groups) >= 8;
+// By Winograd's method, if there are enough inputs and outputs to pay for the transforms. With outputs in the lanes each
+// head transforms what it reads; with tiles in the lanes all heads share what is transformed.
+inline bool suits_winograd(const Conv& conv, const Plan& plan, bool has_tile_lanes) {
+    const bool suits = conv.kernel_h == 3 && conv.kernel_w == 3 && conv.stride_h == 1 && conv.stride_w == 1 &&
+                       conv.dilation_h == 1 && conv.dilation_w == 1;
+    if (has_tile_lanes) return suits && plan.inputs >= 8 && (plan.outputs >= 4 || conv.beta);
+    return suits && divide_up(conv.in_channels, conv.groups) >= 8;
 }
 
 inline bool suits_depthwise(const Conv& conv, const Plan& plan) {
@@ -72,11 +76,12 @@ inline Plan plan_weights(const Conv& conv) {
     plan.taps = conv.kernel_h * conv.kernel_w;
     if (suits_depthwise(conv, plan)) plan.form = DEPTHWISE;
     if (conv.beta) plan.form = WINNERS, plan.padded_outputs = plan.outputs;
-    if (suits_winograd(conv, plan)) {
+    const bool has_tile_lanes = conv.beta || is_narrow;
+    if (suits_winograd(conv, plan, has_tile_lanes)) {
         // Larger tiles multiply less, but their weights are four times the kernel's: too much to read for a few pixels,
         // and the widest layers of a network are those with the fewest pixels.
-        plan.form = conv.beta ? WINNERS_WINOGRAD : WINOGRAD;
-        plan.tile = conv.beta || int64_t(plan.inputs) * conv.out_channels <= 256 * 256 ? 4 : 2;
+        plan.form = has_tile_lanes ? TILE_LANES : WINOGRAD;
+        plan.tile = has_tile_lanes || int64_t(plan.inputs) * conv.out_channels <= 256 * 256 ? 4 : 2;
         plan.taps = (plan.tile + 2) * (plan.tile + 2);
     }
     return plan;
@@ -97,7 +102,7 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     if (plan.form == WINOGRAD) {
         unit = plan.tile;
         rows = larger(1, 2 * TILE / divide_up(out_w, plan.tile)) * plan.tile;
-    } else if (plan.form == WINNERS_WINOGRAD) {
+    } else if (plan.form == TILE_LANES) {
         unit = plan.tile;
         rows = larger(1, 2 * WIDTH / divide_up(out_w, plan.tile)) * plan.tile;
     } else if (plan.form == DEPTHWISE) {
@@ -116,6 +121,7 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     plan.blocks = divide_up(plan.outputs, 4 * PANEL);
     plan.block = smaller(plan.padded_outputs, round_up(divide_up(plan.outputs, plan.blocks), PANEL));
     plan.blocks = divide_up(plan.outputs, plan.block);
+    plan.groups = plan.form == TILE_LANES && conv.dynamic ? 1 : conv.groups;
     return plan;
 }
 
@@ -155,7 +161,7 @@ struct ItemOrder {
     bool by_pixels;
 
     ItemOrder(const Conv& conv, const Plan& plan, int batch)
-        : groups(conv.groups), blocks(plan.blocks), batch(batch), chunks(plan.chunks) {
+        : groups(plan.groups), blocks(plan.blocks), batch(batch), chunks(plan.chunks) {
         constexpr int MANY = 4, FITTING = 1 << 16;  // chunks, for equal shares; floats, for the second-level cache
         const bool is_in_place = is_pointwise(conv) && !conv.in_scale;
         by_pixels = is_in_place && plan.chunks >= MANY && conv.groups * group_floats(plan) <= FITTING;
@@ -197,7 +203,7 @@ inline Item make_item(const Conv& conv, const Plan& plan, const Selection* selec
     item.outputs = smaller(plan.block, plan.outputs - item.first_output);
     item.first_channel = conv.dynamic ? 0 : item.group * plan.inputs;
     item.kept = plan.inputs;
-    if (conv.dynamic) {
+    if (conv.dynamic && plan.groups == conv.groups) {
         const int entry = item.image * conv.groups + item.group;
         item.kept = selection->counts[entry];
         item.channels = selection->channels + int64_t(entry) * conv.in_channels;
@@ -221,7 +227,8 @@ struct ItemShare {
         const ItemOrder order(conv, plan, batch);
         const int count = static_cast<int>(order.count());
         begin = share(count, threads, rank), end = share(count, threads, rank + 1);
-        if (!conv.dynamic || threads == 1 || are_equal(selection->counts, batch * conv.groups)) return;
+        const bool is_of_one_head = conv.dynamic && plan.groups == conv.groups;
+        if (!is_of_one_head || threads == 1 || are_equal(selection->counts, batch * conv.groups)) return;
         const auto cost = [&](int index) {
             constexpr int OUTPUT_COST = 4;  // of finishing an item, in channels
             const ItemOrder::Place place = order.place_of(index);

@@ -1,5 +1,5 @@
 // Convolution of which each image computes some outputs only: its winners. Here is the direct form, and how both forms
-// finish their outputs; conv_winners_winograd.h has the other one.
+// finish their outputs; conv_winograd_tiles.h has the other one.
 #pragma once
 
 #include "conv_gather.h"
@@ -8,19 +8,23 @@
 
 namespace dgconv::DGCONV_ISA {
 
-// Of the winners of its image an item computes a share; of the outputs of its block it writes those that lost.
+// Of the winners of its image an item computes a share; of the outputs of its block it writes those that lost. Without
+// winners it computes all of its outputs, which are few.
 class WinnersOutput {
   public:
-    WinnersOutput(const Conv& conv, const Plan& plan, const Item& item, const Winners& winners, const Output& output)
+    WinnersOutput(const Conv& conv, const Plan& plan, const Item& item, const Winners* winners, const Output& output)
         : conv(conv), item(item), output(output) {
+        channels = ALL;
+        count = item.outputs;
+        if (!winners) return;
         const int64_t image = int64_t(item.image) * conv.out_channels;
-        all = winners.channels + image;
-        all_end = all + winners.counts[item.image];
+        all = winners->channels + image;
+        all_end = all + winners->counts[item.image];
         const int block = item.first_output / plan.block;
         const int first = share(all_end - all, plan.blocks, block);
         count = share(all_end - all, plan.blocks, block + 1) - first;
         channels = all + first;
-        boosts = winners.gates + image + first;
+        boosts = winners->gates + image + first;
     }
 
     const int32_t* channels;  // the item's share, ascending
@@ -30,9 +34,9 @@ class WinnersOutput {
     template <class Row>
     void put_winner(int index, int rows, int pixels, Row row) const {
         const int channel = channels[index];
-        const float boost = boosts[index];
+        const float boost = boosts ? boosts[index] : 1;
         PlaneOutput plane = output.plane_of(channel - item.first_output);
-        plane.bias = boost * plane.bias + conv.beta[channel];
+        if (boosts) plane.bias = boost * plane.bias + conv.beta[channel];
         Vec total{};
         for (int r = 0; r < rows; ++r) {
             const float* from = row(r);
@@ -42,6 +46,7 @@ class WinnersOutput {
     }
 
     void put_losers() const {
+        if (!boosts) return;
         const int32_t* winner = all;
         for (int channel = item.first_output; channel < item.first_output + item.outputs; ++channel) {
             while (winner < all_end && *winner < channel) ++winner;
@@ -69,8 +74,10 @@ class WinnersOutput {
     const Conv& conv;
     const Item& item;
     const Output& output;
-    const int32_t *all, *all_end;  // winners of the image
-    const float* boosts;
+    const int32_t *all = nullptr, *all_end = nullptr;  // winners of the image
+    const float* boosts = nullptr;
+    static constexpr int32_t ALL[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    static_assert(WIDTH / 2 <= 8, "as many as a narrow group may have");
 };
 
 // The direct form, in its parts of the thread's scratch: a padded plane; the input as gathered; results,

@@ -1,6 +1,6 @@
-// 3x3 convolution of stride 1 of the winners, by Winograd's method. Channels and outputs are few and differ from image
-// to image, so it is tiles that fill the vectors: all that is done for a channel or an output is done for those alone
-// that are wanted.
+// 3x3 convolution of stride 1 by Winograd's method where outputs do not fill vectors: the winners, which differ from
+// image to image, and narrow groups or heads. So it is tiles that fill the vectors: all that is done for a channel or an
+// output is done for those alone that are wanted. Heads share the transformed channels, and put gates on the weights.
 //
 // What a vector holds depends on how many tiles there are.
 #pragma once
@@ -17,7 +17,7 @@ enum TileCount {
 };
 
 template <TileCount COUNT>
-struct WinnersWinograd {
+struct WinogradTiles {
     static constexpr int OUT = 4, IN = OUT + 2, POINTS = IN * IN;
     static constexpr int TOGETHER = COUNT == MANY_TILES ? 1 : 4, GROUPS = POINTS / TOGETHER;
     static constexpr int PARTS = COUNT == ONE_TILE ? WIDTH / 4 : 1;  // of a sum
@@ -35,9 +35,10 @@ struct WinnersWinograd {
     // Parts of the scratch: a padded plane; its columns transformed,
     // [own or next][row of a tile][channel][tile][column]; then its rows, too, [group][channel][tile][point]; products,
     // [group][output][tile][point]; results, [row of a tile][output][tile][column]; the terms of the sums.
-    int64_t columns, inputs, products, results, terms, total;
+    // For heads last of all: the weights of one, scaled by its gates.
+    int64_t columns, inputs, products, results, terms, scaled, total;
 
-    WinnersWinograd(const Conv& conv, const Plan& plan, int in_w, int out_w)
+    WinogradTiles(const Conv& conv, const Plan& plan, int in_w, int out_w)
         : conv(conv), plan(plan), padded(conv, plan, in_w, out_w), out_w(out_w) {
         tiles_x = divide_up(out_w, OUT);
         tiles = COUNT == ONE_TILE ? 1 : round_up(plan.rows / OUT * tiles_x, WIDTH / TOGETHER);
@@ -52,13 +53,60 @@ struct WinnersWinograd {
         products = inputs + GROUPS * input_group;
         results = products + GROUPS * product_group;
         terms = results + OUT * result_row;
-        total = terms + 2 * plan.inputs;
+        scaled = terms + 2 * plan.inputs;
+        total = scaled + (shares_inputs() ? group_floats(plan) : 0);
     }
 
+    bool shares_inputs() const { return plan.groups != conv.groups; }
+
     void run(const Item& item, const Planes& x, const WinnersOutput& output, float* scratch, bool is_first) const {
+        transform_channels(item, x, scratch, is_first);
+        Term* const all = reinterpret_cast<Term*>(scratch + terms);
+        int count = item.kept;
+        for (int i = 0; i < count; ++i) all[i] = {i * tiles * TOGETHER, item.channel(i) * 4};
+        if (COUNT == ONE_TILE) {
+            count = divide_up(plan.inputs, PARTS);
+            for (int i = 0; i < count; ++i) all[i] = {i * WIDTH, i * WIDTH};
+        }
+        multiply(conv.weight + item.group * group_floats(plan), plan.inputs, count, item, output, scratch);
+    }
+
+    // All heads, each with a selection; `output_of` gives where the results of a head's item go.
+    template <class OutputOf>
+    void run_heads(const Item& item, const Selection& selection, const Planes& x, OutputOf output_of, float* scratch,
+                   bool is_first) const {
+        transform_channels(item, x, scratch, is_first);
+        Term* const all = reinterpret_cast<Term*>(scratch + terms);
+        for (int head = 0; head < conv.groups; ++head) {
+            const int64_t entry = int64_t(item.image) * conv.groups + head;
+            const int32_t* channels = selection.channels + entry * conv.in_channels;
+            const float* gates = selection.gates + entry * conv.in_channels;
+            const int kept = selection.counts[entry];
+            const float* from = conv.weight + head * group_floats(plan);
+            float* to = scratch + scaled;
+            for (int row = 0; row < plan.outputs * POINTS / 4; ++row, from += int64_t(plan.inputs) * 4) {
+                for (int i = 0; i < kept; ++i, to += 4) {
+                    UNROLL for (int k = 0; k < 4; ++k) to[k] = from[channels[i] * 4 + k] * gates[i];
+                }
+            }
+            for (int i = 0; i < kept; ++i) all[i] = {channels[i] * tiles * TOGETHER, i * 4};
+            Item own = item;
+            own.group = head;
+            const Output output = output_of(own);
+            multiply(scratch + scaled, kept, kept, own, WinnersOutput(conv, plan, own, nullptr, output), scratch);
+        }
+    }
+
+  private:
+    void transform_channels(const Item& item, const Planes& x, float* scratch, bool is_first) const {
         clear_outside(item, scratch, is_first);
         transform_inputs(item, x, scratch);
-        multiply(item, output, scratch);
+    }
+
+    // Products, from weights [output][four points][`inputs` of them][point], and all that comes after them.
+    void multiply(const float* weight, int inputs_of_row, int count, const Item& item, const WinnersOutput& output,
+                  float* scratch) const {
+        multiply_points(weight, inputs_of_row, count, output, scratch);
         for (int tile = 0; tile < output.count * output_tiles; tile += WIDTH) {
             transform_back(scratch + products + int64_t(tile) * TOGETHER, scratch + results + int64_t(tile) * OUT);
         }
@@ -66,7 +114,6 @@ struct WinnersWinograd {
         output.put_losers();
     }
 
-  private:
     // What lies outside the image is 0: all around, set once, and the rows that the last tiles have too many.
     void clear_outside(const Item& item, float* plane, bool is_first) const {
         const int first = is_first ? 0 : item.rows + 2, end = is_first ? padded.rows + 1 : round_up(item.rows, OUT) + 2;
@@ -84,7 +131,7 @@ struct WinnersWinograd {
                     UNROLL for (int row = 0; row < 2 * IN; ++row) store(to + row * column_row, Vec{});
                     continue;
                 }
-                const int channel = item.channel(kept);
+                const int channel = item.first_channel + item.channel(kept);
                 const float* plane = x.data + item.image * x.image_stride + int64_t(channel) * x.height * x.width;
                 padded.fill(conv, item, x, plane, Prepare(conv, item, kept, channel), scratch);
                 transform_columns(item, scratch, to);
@@ -140,21 +187,16 @@ struct WinnersWinograd {
         }
     }
 
-    void multiply(const Item& item, const WinnersOutput& output, float* scratch) const {
-        Term* const all = reinterpret_cast<Term*>(scratch + terms);
-        int count = item.kept;
-        for (int i = 0; i < count; ++i) all[i] = {i * tiles * TOGETHER, item.channel(i) * 4};
-        if (COUNT == ONE_TILE) {
-            count = divide_up(plan.inputs, PARTS);
-            for (int i = 0; i < count; ++i) all[i] = {i * WIDTH, i * WIDTH};
-        }
-        WinnerFactors f = {nullptr, nullptr, int64_t(plan.inputs) * POINTS, all, count};
+    void multiply_points(const float* weight, int inputs_of_row, int count, const WinnersOutput& output,
+                         float* scratch) const {
+        const Term* const all = reinterpret_cast<const Term*>(scratch + terms);
+        WinnerFactors f = {nullptr, nullptr, int64_t(inputs_of_row) * POINTS, all, count};
         for (int group = 0; group < GROUPS; ++group) {
             float* x = scratch + inputs + group * input_group;
             if (COUNT == ONE_TILE) store(x + plan.inputs * 4, Vec{});  // what fills the last vector
             const int point = group * TOGETHER;
             f.x = x;
-            f.weight = conv.weight + int64_t(point / 4) * plan.inputs * 4 + point % 4;
+            f.weight = weight + int64_t(point / 4) * inputs_of_row * 4 + point % 4;
             float* to = scratch + products + group * product_group;
             multiply_winners<TOGETHER * PARTS>(f, output.channels, output.count, output_tiles * TOGETHER / WIDTH, to);
         }
@@ -193,23 +235,24 @@ struct WinnersWinograd {
 };
 
 template <class Body>
-inline void with_winners_winograd(const Conv& conv, const Plan& plan, int in_w, int out_w, Body body) {
+inline void with_winograd_tiles(const Conv& conv, const Plan& plan, int in_w, int out_w, Body body) {
     const int tiles = plan.rows / plan.tile * divide_up(out_w, plan.tile);
     if (tiles >= WIDTH) {
-        body(WinnersWinograd<MANY_TILES>(conv, plan, in_w, out_w));
-    } else if (tiles > 1) {
-        body(WinnersWinograd<FEW_TILES>(conv, plan, in_w, out_w));
+        body(WinogradTiles<MANY_TILES>(conv, plan, in_w, out_w));
+    } else if (tiles > 1 || plan.groups != conv.groups) {
+        body(WinogradTiles<FEW_TILES>(conv, plan, in_w, out_w));
     } else {
-        body(WinnersWinograd<ONE_TILE>(conv, plan, in_w, out_w));
+        body(WinogradTiles<ONE_TILE>(conv, plan, in_w, out_w));
     }
 }
 
 // [output][four points][channel][point].
-inline void pack_winners_winograd(const Plan& plan, const float* oihw, float* packed) {
-    for (int output = 0; output < plan.outputs; ++output, packed += int64_t(plan.taps) * plan.inputs) {
-        for (int channel = 0; channel < plan.inputs; ++channel, oihw += 9) {
+inline void pack_winograd_tiles(const Conv& conv, const Plan& plan, const float* oihw, float* packed) {
+    for (int row = 0; row < conv.out_channels; ++row, packed += int64_t(plan.taps) * plan.inputs) {
+        const int output = first_output_of(plan, row / plan.outputs) + row % plan.outputs * plan.step;
+        for (int channel = 0; channel < plan.inputs; ++channel) {
             float points[36];
-            transform_kernel<4>(oihw, points, 1);
+            transform_kernel<4>(oihw + (int64_t(output) * plan.inputs + channel) * 9, points, 1);
             for (int point = 0; point < plan.taps; ++point) {
                 packed[(int64_t(point / 4) * plan.inputs + channel) * 4 + point % 4] = points[point];
             }
