@@ -16,6 +16,7 @@ CONDENSENET50 = [
 EXPECTED = [
     *(f"{data}_condensenet50{method}" for data in ("cifar10", "cifar100") for method in CONDENSENET50),
     *(f"cifar10_condensenet50_dgc_heads{heads}" for heads in (1, 2, 8)),
+    *(f"cifar10_condensenet50{method}_cutout" for method in ("", "_dgc_rate33")),
     *(f"{data}_condensenet86_{method}" for data in ("cifar10", "cifar100") for method in ("dgc", "dgcg")),
     *(f"cifar10_mobilenetv2_dgc_{number}" for number in (1, 2, 3)),
     *(f"imagenet_resnet18{method}" for method in ("", "_dgc", "_dgcg")),
@@ -64,9 +65,11 @@ def test_trains_as_the_paper_says(name):
     assert recipe.batch_size == (256 if on_imagenet else 64)
     assert recipe.learning_rate == (0.05 if is_mobile else 0.1)
     assert (recipe.momentum, recipe.weight_decay, recipe.lasso_weight) == (0.9, 1e-4, 1e-5)
+    assert recipe.cutout == (16 if name.endswith("_cutout") else 0)
     if "_dgc" in name:
         fitted = 0.55 if on_imagenet else 0.65
-        expected = RATES.get(name.removeprefix(f"{recipe.data}_condensenet50_dgc"), 0.75)
+        rate = name.removeprefix(f"{recipe.data}_condensenet50_dgc").removesuffix("_cutout")
+        expected = RATES.get(rate, 0.75)
         assert recipe.pruning_rate == (0.55 if "resnet18" in name else fitted if is_mobile else expected)
 
 
