@@ -196,6 +196,8 @@ def test_models(capsys):
         (["train", "digits", "--resume", "run"], "--resume goes on with a run as it was begun"),
         (["train", "--resume", "nowhere"], "nowhere"),
         (["train", "--resume", "run", "run"], "--resume names a run folder twice"),
+        (["train", "--resume", "run", "other/../run"], "--resume names a run folder twice"),
+        (["train", "--stop-after", "0"], "--stop-after takes a number of minutes above 0, got 0"),
         (["train", "--dry-run", "--data", "mnist"], "unknown data set 'mnist'"),
         (["train", "--dry-run", "--data", "parquet"], "needs --data-dir"),
         (["train", "--dry-run", "--heads", "3"], "3 heads, 32 output channels"),

@@ -37,7 +37,13 @@ def train(request: TrainRequest) -> None:
         progress = Console(stderr=arguments.json, quiet=not is_first)
         with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
             jobs = run_folders(request)
-            results = train_all(jobs, device=device, watcher=display, resuming=bool(arguments.resume))
+            resuming, limit = bool(arguments.resume), request.time_limit
+            try:
+                results = train_all(jobs, device=device, watcher=display, resuming=resuming, time_limit=limit)
+            except Stopped as stopped:
+                if is_first:
+                    raise
+                sys.exit(stopped.exit_status)  # the first one tells
         if is_first:
             _show_results(results, device, arguments.json)
 
@@ -246,7 +252,7 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(2)
     except Stopped as stopped:
         print(f"dgconv: {stopped}", file=sys.stderr)
-        sys.exit(128 + stopped.number)
+        sys.exit(stopped.exit_status)
     except KeyboardInterrupt:
         print("dgconv: interrupted; a run folder keeps its last whole epoch", file=sys.stderr)
         sys.exit(130)

@@ -13,6 +13,7 @@ from .errors import UserError
 from .train.checkpoint import load_checkpoint
 from .train.distributed import started_by_torchrun
 from .train.recipe import Recipe, load_recipe
+from .train.stop import TimeLimit
 
 DEFAULT_RECIPE = "digits"
 
@@ -30,7 +31,9 @@ class TrainArguments:
     out: Path | None = None
     """Run folder, new or empty, for a single network; default runs/RECIPE-N."""
     resume: tuple[Path, ...] = ()
-    """Run folders to go on with, instead of recipes; on a GPU side by side."""
+    """Run folders to go on with, instead of recipes; on a GPU side by side. Refused where one is still trained."""
+    stop_after: float | None = None
+    """Minutes after which to save and stop as Ctrl-C does, but with exit status 0; for a machine lent for a while."""
     dry_run: bool = False
     """Only print model, MACs, steps, an estimate of the memory and the schedule. Needs no data set."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -46,6 +49,7 @@ class TrainRequest:
     arguments: TrainArguments
     recipes: list[Recipe]
     runs: list[Recipe]
+    time_limit: TimeLimit | None = None  # from when it was asked for
 
 
 def parse_train(argv: Sequence[str]) -> TrainRequest:
@@ -57,10 +61,11 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
     first = next(takewhile(lambda argument: not argument.startswith("-"), argv), DEFAULT_RECIPE)
     arguments = parse(load_recipe(first))
     _check(arguments)
+    limit = TimeLimit(arguments.stop_after) if arguments.stop_after is not None else None
     if arguments.resume:
         begun = [Recipe.from_dict(load_checkpoint(folder).recipe, str(folder)) for folder in arguments.resume]
         recipes = [parse(recipe).recipe for recipe in begun]
-        return TrainRequest(arguments, recipes, recipes)
+        return TrainRequest(arguments, recipes, recipes, limit)
     originals = [load_recipe(name) for name in arguments.recipes or (DEFAULT_RECIPE,)]
     recipes = [_named(parse(original).recipe, original) for original in originals]
     runs = [replace(recipe, seed=seed) for recipe in recipes for seed in arguments.seeds or (recipe.seed,)]
@@ -69,7 +74,7 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
             f"--out names the folder of one network, but {len(runs)} are asked for. "
             "Leave it out, and each gets a folder in runs/, or train them one by one"
         )
-    return TrainRequest(arguments, recipes, runs)
+    return TrainRequest(arguments, recipes, runs, limit)
 
 
 def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tuple[Recipe, Path]]:
@@ -93,7 +98,7 @@ def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tupl
 def _check(arguments: TrainArguments) -> None:
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise UserError(f"--seeds must differ from each other, got {' '.join(map(str, arguments.seeds))}")
-    if len(set(arguments.resume)) < len(arguments.resume):
+    if len({folder.resolve() for folder in arguments.resume}) < len(arguments.resume):
         raise UserError("--resume names a run folder twice")
     if arguments.resume and (arguments.recipes or arguments.seeds or arguments.out):
         raise UserError("--resume goes on with a run as it was begun: name no recipe beside it, nor --seeds or --out")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from dgconv.data import load_data
 from dgconv.train import Recipe, train
-from dgconv.train.checkpoint import CHECKPOINT
+from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.run import Run
 
 OPTIONS = {"stages": (2, 2), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
@@ -100,6 +100,15 @@ def test_torchrun_trains_as_one_process_does(tmp_path):
         assert together["train_loss"] == pytest.approx(alone["train_loss"], rel=0.02)
         assert together["pruned_share"] == pytest.approx(alone["pruned_share"], abs=1e-6)
     assert done.stdout.count("top-1 error") == 1, "rank 0 alone reports"
+
+
+def test_ranks_stop_together_when_their_time_is_over(tmp_path):
+    folder = tmp_path / "run"
+    command = [*torchrun(folder, "--max-restarts", "1", epochs=50), "--stop-after", "0.01"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("stopped after 0.01 minutes and saved") == 1
+    assert 0 < load_checkpoint(folder).position.epoch < 50
 
 
 def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):

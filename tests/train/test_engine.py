@@ -14,6 +14,7 @@ from dgconv.train import Recipe, engine, evaluate, train, train_all
 from dgconv.train.checkpoint import load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.run import Run
+from dgconv.train.stop import Stopped, StopRequest, TimeLimit
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 16, "batch_size": 32}
 
@@ -67,6 +68,30 @@ def test_several_networks_one_after_another(tmp_path):
         assert torch.equal(tensor, results[1].model.state_dict()[name]), "a network's company changes nothing"
 
 
+def test_a_time_limit_leaves_all_networks_to_be_resumed(tmp_path):
+    """Those too that were still waiting for their turn; and what diverged is not forgotten."""
+    recipes = [
+        Recipe(**SMALL, epochs=1, learning_rate=rate, seed=seed) for rate, seed in ((1e20, 0), (0.1, 0), (0.1, 1))
+    ]
+    jobs = [(recipe, tmp_path / str(number)) for number, recipe in enumerate(recipes)]
+    with pytest.raises(Stopped, match=r"stopped after 1e-09 minutes and saved\. To go on: .*/1 .*/2$") as stopped:
+        train_all(jobs[1:], time_limit=TimeLimit(1e-9))
+    assert stopped.value.exit_status == 0
+    assert [load_checkpoint(folder).position.step for _, folder in jobs[1:]] == [1, 0]
+    results = train_all(jobs[1:], resuming=True)
+    alone = run(tmp_path / "alone", epochs=1, seed=1)
+    for name, tensor in alone.model.state_dict().items():
+        assert torch.equal(tensor, results[1].model.state_dict()[name])
+
+    class Late(TimeLimit):
+        is_over = property(lambda self: (tmp_path / "late" / "tensorboard").exists())
+
+    late = [jobs[0], (recipes[1], tmp_path / "late")]
+    with pytest.raises(Stopped, match=r"(?s)--resume .*/late\n.*diverged") as stopped:
+        train_all(late, time_limit=Late(1.0))
+    assert stopped.value.exit_status == 2
+
+
 def test_divergence_is_told(tmp_path):
     with pytest.raises(UserError, match=r"diverged|NaN or infinite"):
         run(tmp_path / "run", epochs=2, learning_rate=1e20)
@@ -76,6 +101,9 @@ def test_an_old_run_is_not_overwritten(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="exists and is not empty"):
         run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nor is anything added to it"
+    with pytest.raises(UserError, match="exists and is not empty"):
+        run(tmp_path / "file")
 
 
 def test_measured_rate_is_the_share_of_closed_gates():
@@ -128,7 +156,7 @@ def test_side_by_side(tmp_path):
     """As a GPU has it: a step of each in turn, evaluations begun before any is waited for; stopped and resumed."""
     recipes = [Recipe(**SMALL, epochs=2, seed=seed) for seed in (0, 1)]
     data = recipes[0].load_data()
-    stop = engine._StopSignals()
+    stop = StopRequest()
     watcher = StopsAtTheEndOfAnEpoch(stop)
     for folder in (tmp_path / "0", tmp_path / "1"):
         folder.mkdir()
@@ -141,7 +169,7 @@ def test_side_by_side(tmp_path):
         engine._drive(runs, [0, 1], watcher, stop)
         return runs
 
-    with pytest.raises(engine.Stopped):
+    with pytest.raises(Stopped):
         drive([None, None])
     assert watcher.epochs == [(0, 1), (1, 1)]
     stop.number = 0
@@ -170,7 +198,7 @@ def test_so_it_is_side_by_side(tmp_path):
     for number, recipe in enumerate(recipes):
         (tmp_path / str(number)).mkdir()
         runs.append(Run(recipe, tmp_path / str(number), data, torch.device("cpu"), side_by_side=2))
-    assert len(engine._drive(runs, [0, 1], engine.Silent(), engine._StopSignals())) == 1
+    assert len(engine._drive(runs, [0, 1], engine.Silent(), StopRequest())) == 1
     assert [item.position.epoch for item in runs] == [0, 1]
 
 

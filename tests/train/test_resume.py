@@ -22,6 +22,7 @@ from dgconv.train.run import Run
 SMALL = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 256, "epochs": 4}
 CPU = torch.device("cpu")
 STEPS = 5  # an epoch
+LONG = 12  # epochs in which there is time to do something to a training
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +91,12 @@ def test_best_is_kept_beside_the_last(tmp_path, data):
     assert (tmp_path / "run" / "best.safetensors").exists()
 
 
-def command(folder, *args):
-    small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64", "--epochs", "4"]
+def command(folder, *args, epochs=4):
+    small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64"]
     start = (
         ["--resume", str(folder)]
         if args == ("resume",)
-        else [*small, "--checkpoint-minutes", "0", "--out", str(folder)]
+        else [*small, "--epochs", str(epochs), "--checkpoint-minutes", "0", "--out", str(folder)]
     )
     return [sys.executable, "-m", "dgconv", "train", *start]
 
@@ -104,8 +105,32 @@ def environment():
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
+def begin(folder, *more):
+    """A training of LONG epochs in a process of its own, after its first step."""
+    process = subprocess.Popen(
+        [*command(folder, epochs=LONG), *more], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    while not (folder / CHECKPOINT).exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    return process
+
+
+def go_on(folder):
+    return subprocess.run(command(folder, "resume"), capture_output=True, text=True, env=environment())
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+    """The folder of a whole training of LONG epochs."""
+    folder = tmp_path_factory.mktemp("never_stopped") / "run"
+    subprocess.run(command(folder, epochs=LONG), check=True, capture_output=True, env=environment())
+    return folder
+
+
 def test_killed_at_random_moments(tmp_path):
-    """DGCONV_KILLS=50 for the long form."""
+    """And resumed at once, for a lock dies with its process. DGCONV_KILLS=50 for the long form."""
     subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True, env=environment())
     kills, chance = int(os.environ.get("DGCONV_KILLS", 4)), random.Random(0)
     done = round_number = 0
@@ -135,22 +160,42 @@ def test_killed_at_random_moments(tmp_path):
         assert_same_end(folder, weights(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stop_signals_save_and_say_how_to_go_on(tmp_path, number, code):
+@pytest.mark.parametrize(
+    ("number", "minutes", "message", "code"),
+    [
+        (signal.SIGINT, None, "stopped and saved", 130),
+        (signal.SIGTERM, None, "stopped and saved", 143),
+        (None, "0.01", "stopped after 0.01 minutes and saved", 0),
+    ],
+)
+def test_stopped_it_saves_and_says_how_to_go_on(tmp_path, never_stopped, number, minutes, message, code):
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        [*command(folder), "--epochs", "500"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        env=environment(),
-    )  # fmt: skip
-    while not (folder / CHECKPOINT).exists():
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, stderr = process.communicate(timeout=30)
+    process = begin(folder, *(["--stop-after", minutes] if minutes else []))
+    if number:
+        process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == code
-    assert f"dgconv train --resume {folder}" in stderr
+    assert stderr.splitlines()[-1] == f"dgconv: {message}. To go on: dgconv train --resume {folder}"
     assert "Traceback" not in stderr
-    load_checkpoint(folder)
+    assert load_checkpoint(folder).position.epoch < LONG
+    assert load_checkpoint(folder).recipe == load_checkpoint(never_stopped).recipe
+    assert go_on(folder).returncode == 0
+    assert_same_end(folder, weights(never_stopped))
+
+
+def test_a_run_under_way_is_left_alone(tmp_path, never_stopped):
+    folder = tmp_path / "run"
+    process = begin(folder)
+    process.send_signal(signal.SIGSTOP)  # else it might be done before the second one comes
+    second = go_on(folder)
+    process.send_signal(signal.SIGCONT)
+    assert second.returncode == 2
+    assert f"{folder} is in use: process {process.pid} on " in second.stderr
+    assert "Traceback" not in second.stderr
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0, stderr
+    assert_same_end(folder, weights(never_stopped))
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == LONG
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, data, monkeypatch):

@@ -12,6 +12,7 @@ from ..models.storage import CONFIG, WEIGHTS
 from ..train import Recipe, Result, train_all
 from ..train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
 from ..train.engine import Silent, Watcher
+from ..train.folder_lock import content_of, locked
 from ..train.logs import METRICS
 from ..train.run_state import BEST
 from .methods import Rival
@@ -92,5 +93,13 @@ def _check_same_recipe(run: PlannedRun) -> None:
 
 def _clear(folder: Path) -> None:
     """Leftovers of a run that ended before its first checkpoint; of anything else train_all says that it is there."""
-    if folder.is_dir() and all(e.name in WRITTEN_BY_RUNS or e.name.startswith(".") for e in folder.iterdir()):
-        shutil.rmtree(folder)
+    if not folder.is_dir():
+        return
+    with locked([folder]):  # the run may be under way
+        content = content_of(folder)
+        if all(entry.name in WRITTEN_BY_RUNS or entry.name.startswith(".") for entry in content):
+            for entry in content:
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()

@@ -1,12 +1,13 @@
 """The training method: schedule, losses, global threshold, and a loop that uses them."""
 
-from .engine import Result, Stopped, resume, train, train_all
+from .engine import Result, resume, train, train_all
 from .evaluate import Evaluation, Evaluator, evaluate
 from .losses import angle_loss, lasso_loss, take_saliencies
 from .method import TrainingMethod
 from .metrics import EpochMetrics
 from .recipe import Recipe
 from .schedule import cosine_learning_rate, pruning_ramp, set_progress
+from .stop import Stopped, TimeLimit
 from .threshold import GlobalThreshold
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "train_all",
     "resume",
     "Stopped",
+    "TimeLimit",
     "Evaluator",
     "Result",
     "EpochMetrics",

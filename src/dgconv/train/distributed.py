@@ -70,7 +70,14 @@ def gather_over_ranks(values: Tensor) -> Tensor:
 
 def any_rank(condition: bool, device: torch.device) -> bool:
     """Whether the condition holds on one of the ranks. All must ask."""
+    if not is_distributed():
+        return condition
     return bool(sum_over_ranks(torch.tensor(float(condition), device=device)))
+
+
+def wait_for_ranks(device: torch.device) -> None:
+    """Until all have come to this point."""
+    any_rank(False, device)
 
 
 class _Sum(torch.autograd.Function):

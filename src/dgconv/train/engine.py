@@ -1,14 +1,12 @@
 """Trains networks, one or several, until they are done or told to stop, and loses nothing."""
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 import torch
@@ -18,14 +16,16 @@ from ..errors import UserError
 from ..models import ImageClassifier
 from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint
 from .diagnose import Diverged
-from .distributed import any_rank, is_restart, rank, world_size
+from .distributed import any_rank, is_restart, rank, wait_for_ranks, world_size
 from .evaluate import Evaluation
+from .folder_lock import content_of, locked
 from .metrics import EVALUATING, EpochMetrics
 from .recipe import Recipe
 from .run import Run
+from .stop import Stopped, StopRequest, TimeLimit, stop_requests
 
 LOOK_EVERY = 0.5  # seconds between looks at the loss, which wait for the device
-AGREE_EVERY = 50  # steps after which ranks agree whether to save
+AGREE_EVERY = 50  # steps after which ranks agree whether to save, or to stop
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,6 @@ class Result:
     data: Data
     evaluation: Evaluation
     folder: Path
-
-
-class Stopped(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM; every run under way was saved first."""
-
-    def __init__(self, folders: list[Path], number: int) -> None:
-        super().__init__(f"stopped and saved. To go on: dgconv train --resume {' '.join(map(str, folders))}")
-        self.number = number
 
 
 class Watcher(Protocol):
@@ -87,34 +79,50 @@ def train_all(
     device: str = "cpu",
     watcher: Watcher | None = None,
     resuming: bool = False,
+    time_limit: TimeLimit | None = None,
 ) -> list[Result]:
     """Train several networks: side by side on a GPU, each on a stream of its own; one after another on a CPU.
 
     A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
     ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed.
-    A network that diverges is told at the end, after the others are trained.
+    Nobody else can train in them meanwhile. A network that diverges is told at the end, after the others are trained.
+    Once a time limit is over, all are saved and :class:`Stopped` is raised, as after Ctrl-C.
     """
+    folders = [folder for _, folder in jobs]
+    _check_folders(folders)
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
     load = _Loader(target)
     for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked
         load.read(recipe)
     _prepare_device(target)
-    found = [_checkpoint_for(folder, resuming) for _, folder in jobs]
-    with _stop_signals() as stop:
-        results, diverged = [], []
+    results: list[Result] = []
+    diverged: list[Diverged] = []
+    with _holding(folders, resuming, target), stop_requests(time_limit) as stop, ExitStack() as leave:
+        found = [_checkpoint_for(folder, resuming) for folder in folders]
+
+        def begin(index: int, side_by_side: int = 1) -> Run:
+            recipe, folder = jobs[index]
+            run = Run(recipe, folder, load(recipe), target, found[index], side_by_side)
+            leave.callback(run.writer.close)  # while the folder is still held
+            return run
+
         if target.type != "cuda":
-            for index, ((recipe, folder), checkpoint) in enumerate(zip(jobs, found, strict=True)):
-                run = Run(recipe, folder, load(recipe), target, checkpoint)
-                if failures := _drive([run], [index], watcher, stop):
-                    diverged += failures
-                else:
+            for index in range(len(jobs)):
+                run = begin(index)
+                try:
+                    failures = _drive([run], [index], watcher, stop)
+                except Stopped as stopped:
+                    waiting = range(index + 1, len(jobs))
+                    for later in waiting:
+                        if not found[later]:
+                            _save([begin(later)])  # where it begins, so that it can be resumed, too
+                    raise stop.stopped([*stopped.folders, *(folders[later] for later in waiting)], diverged) from None
+                diverged += failures
+                if not failures:
                     results.append(_result(run))
         else:
-            runs = [
-                Run(recipe, folder, load(recipe), target, checkpoint, side_by_side=len(jobs))
-                for (recipe, folder), checkpoint in zip(jobs, found, strict=True)
-            ]
+            runs = [begin(index, side_by_side=len(jobs)) for index in range(len(jobs))]
             diverged = _drive(runs, list(range(len(runs))), watcher, stop)
             results = [_result(run) for run in runs] if not diverged else []
     if diverged:
@@ -122,7 +130,7 @@ def train_all(
     return results
 
 
-def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSignals") -> list[Diverged]:
+def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: StopRequest) -> list[Diverged]:
     """A step of each in turn, until all are done, or have diverged: what these have to say."""
     streams = [torch.cuda.Stream() if run.device.type == "cuda" else None for run in runs]
     under_way = {
@@ -174,16 +182,24 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: "_StopSi
                 assert isinstance(metrics, EpochMetrics)
                 watcher.epoch(number, metrics)
         saved, looked = (now if save else saved), (now if look else looked)
-        if stop.number and under_way:
-            for run, _, _ in under_way.values():
-                run.save()
-                run.writer.wait()
-            raise Stopped([run.folder for run, _, _ in under_way.values()], stop.number)
+        if under_way and _agree(stop.is_made, count, runs):
+            unfinished = [run for run, _, _ in under_way.values()]
+            _save(unfinished)
+            raise stop.stopped([run.folder for run in unfinished], diverged)
     return diverged
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     return torch.cuda.stream(stream) if stream else nullcontext()
+
+
+def _save(runs: list[Run]) -> None:
+    """For good: what is on the disk then is whole, and no rank leaves before."""
+    for run in runs:
+        run.save()
+        run.writer.wait()
+    if runs:
+        wait_for_ranks(runs[0].device)
 
 
 def _agree(wanted: bool, count: int, runs: list[Run]) -> bool:
@@ -197,16 +213,43 @@ def _result(run: Run) -> Result:
     return Result(run.model, run.data, run.evaluation, run.folder)
 
 
+def _check_folders(folders: list[Path]) -> None:
+    places = [folder.resolve() for folder in folders]
+    for number, place in enumerate(places):
+        if place in places[:number]:
+            raise UserError(f"two networks are to be trained in {folders[number]}; each needs a run folder of its own")
+
+
+@contextmanager
+def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Iterator[None]:
+    """Run folders, made if they are new. Only the first rank writes, so it holds them for all, before others read."""
+    refusal: UserError | None = None
+    with ExitStack() as held:
+        if rank() == 0:
+            try:
+                if not resuming:
+                    for folder in folders:
+                        _refuse_content(folder)  # before a lock is added to it
+                        folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked(folders))
+            except UserError as error:
+                refusal = error
+        if any_rank(refusal is not None, device):
+            raise refusal or UserError("nothing is trained here; the first process says why")
+        yield
+
+
+def _refuse_content(folder: Path) -> None:
+    if not is_restart() and folder.exists() and (not folder.is_dir() or content_of(folder)):
+        raise UserError(f"{folder} exists and is not empty; name another folder with --out, or use --resume")
+
+
 def _checkpoint_for(folder: Path, resuming: bool) -> Checkpoint | None:
     """What to go on from: asked for, or because torchrun has started this group again."""
-    if resuming:
+    if resuming or (is_restart() and (folder / CHECKPOINT).exists()):
         return load_checkpoint(folder)
-    if is_restart() and (folder / CHECKPOINT).exists():
-        return load_checkpoint(folder)
-    if rank() == 0 and not is_restart():
-        if folder.exists() and any(folder.iterdir()):
-            raise UserError(f"{folder} exists and is not empty; name another folder with --out, or use --resume")
-        folder.mkdir(parents=True, exist_ok=True)
+    if rank() == 0:
+        _refuse_content(folder)  # again: until it was held, others could write there
     return None
 
 
@@ -253,31 +296,3 @@ class _Loader:
             recipe.skip_corrupt_images,
             recipe.cutout,
         )
-
-
-class _StopSignals:
-    """The number of the first signal that asked to stop; a second Ctrl-C stops at once."""
-
-    number = 0
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.number:
-            raise KeyboardInterrupt
-        self.number = number
-
-
-@contextmanager
-def _stop_signals() -> Iterator[_StopSignals]:
-    """Ctrl-C and SIGTERM are taken at the end of a step. Under torchrun they are torchrun's to handle."""
-    stop = _StopSignals()
-    if world_size() > 1 or threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    old: dict[int, Callable[[int, FrameType | None], object] | int | None] = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stop
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

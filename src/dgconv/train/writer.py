@@ -21,3 +21,7 @@ class BackgroundWriter:
         under_way, self.under_way = self.under_way, None
         if under_way is not None:
             under_way.result()
+
+    def close(self) -> None:
+        """Let a job under way end, and take no more. What goes wrong is not raised; if that matters, wait before."""
+        self.thread.shutdown()
