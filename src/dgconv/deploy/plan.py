@@ -155,14 +155,13 @@ class Plan:
         return result, labels
 
     def _fixed_selection(self, picks: list[list[int]], channels: int) -> structs.Selection:
-        """The same for every image, as a gate would lay it out: channels and gates [B, H, C], counts [B, H]."""
+        """The same for every image, as a gate would lay it out: channels [B, H, C], counts [B, H]; no gates."""
         kept = torch.zeros(self._batch, len(picks), channels, dtype=torch.int32)
         for head, picked in enumerate(picks):
             kept[:, head, : len(picked)] = torch.tensor(picked, dtype=torch.int32)
         counts = torch.tensor([len(picked) for picked in picks], dtype=torch.int32).repeat(self._batch, 1)
-        tensors = kept, torch.ones(kept.shape), counts
-        self._fixed += tensors  # kept alive as long as the steps that point to them
-        return structs.Selection(*(tensor.data_ptr() for tensor in tensors))
+        self._fixed += kept, counts  # kept alive as long as the steps that point to them
+        return structs.Selection(kept.data_ptr(), None, counts.data_ptr())
 
     def _copy(self, value: str, place: Home) -> structs.Step:
         """A pointwise step that does nothing to the values."""

@@ -53,10 +53,10 @@ inline void conv(const Conv& conv, const Selection* selection, const Winners* wi
         if (plan.form == DEPTHWISE) {
             convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
         } else if (plan.form == WINNERS) {
-            const WinnersOutput chosen(conv, plan, item, winners, output);
+            const ChosenOutputs chosen(conv, plan, item, winners, output);
             WinnersDirect(conv, plan, x.width, y.width).run(plan, item, x, chosen, scratch, is_first);
         } else if (plan.form == TILE_LANES && plan.groups == conv.groups) {
-            const WinnersOutput chosen(conv, plan, item, winners, output);
+            const ChosenOutputs chosen(conv, plan, item, winners, output);
             with_winograd_tiles(conv, plan, x.width, y.width,
                                 [&](const auto& form) { form.run(item, x, chosen, scratch, is_first); });
         } else if (plan.form == TILE_LANES) {

@@ -10,9 +10,9 @@ namespace dgconv::DGCONV_ISA {
 
 // Of the winners of its image an item computes a share; of the outputs of its block it writes those that lost. Without
 // winners it computes all of its outputs, which are few.
-class WinnersOutput {
+class ChosenOutputs {
   public:
-    WinnersOutput(const Conv& conv, const Plan& plan, const Item& item, const Winners* winners, const Output& output)
+    ChosenOutputs(const Conv& conv, const Plan& plan, const Item& item, const Winners* winners, const Output& output)
         : conv(conv), item(item), output(output) {
         channels = ALL;
         count = item.outputs;
@@ -32,7 +32,7 @@ class WinnersOutput {
 
     // Finishes winner `index`, whose results are rows of so many pixels; row r begins at row(r).
     template <class Row>
-    void put_winner(int index, int rows, int pixels, Row row) const {
+    void put_chosen(int index, int rows, int pixels, Row row) const {
         const int channel = channels[index];
         const float boost = boosts ? boosts[index] : 1;
         PlaneOutput plane = output.plane_of(channel - item.first_output);
@@ -45,7 +45,7 @@ class WinnersOutput {
         put_sum(channel, total);
     }
 
-    void put_losers() const {
+    void put_rest() const {
         if (!boosts) return;
         const int32_t* winner = all;
         for (int channel = item.first_output; channel < item.first_output + item.outputs; ++channel) {
@@ -97,7 +97,7 @@ struct WinnersDirect {
     }
 
     // What lies outside the image is set to 0 once, by the thread's first item, and never written again.
-    void run(const Plan& plan, const Item& item, const Planes& x, const WinnersOutput& output, float* scratch,
+    void run(const Plan& plan, const Item& item, const Planes& x, const ChosenOutputs& output, float* scratch,
              bool is_first) const {
         if (is_first) memset(scratch, 0, sizeof(float) * padded.floats());
         gather(conv, padded, layout, item, x, scratch, scratch + gathered);
@@ -111,14 +111,14 @@ struct WinnersDirect {
             }
         }
         const WinnerFactors f = {scratch + gathered, conv.weight, int64_t(plan.inputs) * plan.taps, all,
-                                 item.kept * plan.taps};
+                                 item.kept * plan.taps, nullptr};
         const int vectors = divide_up(item.pixels, WIDTH);
         multiply_winners<1>(f, output.channels, output.count, vectors, scratch + results);
         for (int i = 0; i < output.count; ++i) {
             const float* from = scratch + results + int64_t(i) * vectors * WIDTH;
-            output.put_winner(i, 1, item.pixels, [&](int) { return from; });
+            output.put_chosen(i, 1, item.pixels, [&](int) { return from; });
         }
-        output.put_losers();
+        output.put_rest();
     }
 };
 

@@ -30,19 +30,25 @@ struct WinnerFactors {
     int64_t weight_row;  // of an output
     const Term* terms;
     int count;
+    const float* gates;  // of the terms, or null
 };
 
 // OUTPUTS outputs of VECTORS vectors, written to rows `stride` floats apart.
-template <int OUTPUTS, int VECTORS, int TOGETHER>
+template <int TOGETHER, bool GATED, int OUTPUTS, int VECTORS>
 void winner_tile(const WinnerFactors& f, const int32_t* outputs, const float* x, float* to, int64_t stride) {
     const float* rows[OUTPUTS];
     UNROLL for (int i = 0; i < OUTPUTS; ++i) rows[i] = f.weight + outputs[i] * f.weight_row;
     Vec acc[OUTPUTS][VECTORS] = {};
-    for (const Term *term = f.terms, *end = term + f.count; term < end; ++term) {
+    for (int t = 0; t < f.count; ++t) {
+        const Term term = f.terms[t];
         Vec v[VECTORS];
-        UNROLL for (int j = 0; j < VECTORS; ++j) v[j] = load(x + term->x + j * WIDTH);
+        UNROLL for (int j = 0; j < VECTORS; ++j) v[j] = load(x + term.x + j * WIDTH);
+        if constexpr (GATED) {
+            const Vec gate = splat(f.gates[t]);
+            UNROLL for (int j = 0; j < VECTORS; ++j) v[j] *= gate;
+        }
         UNROLL for (int i = 0; i < OUTPUTS; ++i) {
-            const Vec weight = repeat<TOGETHER>(rows[i] + term->weight);
+            const Vec weight = repeat<TOGETHER>(rows[i] + term.weight);
             UNROLL for (int j = 0; j < VECTORS; ++j) acc[i][j] += v[j] * weight;
         }
     }
@@ -56,15 +62,15 @@ typedef void (*WinnerTile)(const WinnerFactors&, const int32_t*, const float*, f
 // At most so many rows: each is a pointer, for which there are registers, too.
 constexpr int MOST_WINNERS = REGISTERS == 32 ? 8 : 6;
 
-template <int TOGETHER, size_t... size>
+template <int TOGETHER, bool GATED, size_t... size>
 WinnerTile winner_tile_of(int outputs, int vectors, std::index_sequence<size...>) {
-    static constexpr WinnerTile one[] = {winner_tile<size + 1, 1, TOGETHER>...},
-                                two[] = {winner_tile<size + 1, 2, TOGETHER>...};
+    static constexpr WinnerTile one[] = {winner_tile<TOGETHER, GATED, size + 1, 1>...},
+                                two[] = {winner_tile<TOGETHER, GATED, size + 1, 2>...};
     return vectors == 1 ? one[outputs - 1] : two[outputs - 1];
 }
 
 // So many outputs and vectors, in nearly equal tiles; to [output][vector].
-template <int TOGETHER>
+template <int TOGETHER, bool GATED = false>
 void multiply_winners(const WinnerFactors& f, const int32_t* outputs, int count, int vectors, float* to) {
     const int tiles = divide_up(count, MOST_WINNERS);
     const int64_t stride = int64_t(vectors) * WIDTH;
@@ -72,7 +78,7 @@ void multiply_winners(const WinnerFactors& f, const int32_t* outputs, int count,
         const int first = share(count, tiles, tile), end = share(count, tiles, tile + 1);
         for (int vector = 0; vector < vectors; vector += 2) {
             const auto sizes = std::make_index_sequence<MOST_WINNERS>();
-            const WinnerTile run = winner_tile_of<TOGETHER>(end - first, smaller(2, vectors - vector), sizes);
+            const WinnerTile run = winner_tile_of<TOGETHER, GATED>(end - first, smaller(2, vectors - vector), sizes);
             run(f, outputs + first, f.x + vector * WIDTH, to + first * stride + vector * WIDTH, stride);
         }
     }

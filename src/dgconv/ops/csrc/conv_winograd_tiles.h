@@ -1,6 +1,6 @@
 // 3x3 convolution of stride 1 by Winograd's method where outputs do not fill vectors: the winners, which differ from
 // image to image, and narrow groups or heads. So it is tiles that fill the vectors: all that is done for a channel or an
-// output is done for those alone that are wanted. Heads share the transformed channels, and put gates on the weights.
+// output is done for those alone that are wanted. Heads share the transformed channels, and put their gates on as they multiply.
 //
 // What a vector holds depends on how many tiles there are.
 #pragma once
@@ -35,8 +35,7 @@ struct WinogradTiles {
     // Parts of the scratch: a padded plane; its columns transformed,
     // [own or next][row of a tile][channel][tile][column]; then its rows, too, [group][channel][tile][point]; products,
     // [group][output][tile][point]; results, [row of a tile][output][tile][column]; the terms of the sums.
-    // For heads last of all: the weights of one, scaled by its gates.
-    int64_t columns, inputs, products, results, terms, scaled, total;
+    int64_t columns, inputs, products, results, terms, total;
 
     WinogradTiles(const Conv& conv, const Plan& plan, int in_w, int out_w)
         : conv(conv), plan(plan), padded(conv, plan, in_w, out_w), out_w(out_w) {
@@ -53,13 +52,10 @@ struct WinogradTiles {
         products = inputs + GROUPS * input_group;
         results = products + GROUPS * product_group;
         terms = results + OUT * result_row;
-        scaled = terms + 2 * plan.inputs;
-        total = scaled + (shares_inputs() ? group_floats(plan) : 0);
+        total = terms + 2 * plan.inputs;
     }
 
-    bool shares_inputs() const { return plan.groups != conv.groups; }
-
-    void run(const Item& item, const Planes& x, const WinnersOutput& output, float* scratch, bool is_first) const {
+    void run(const Item& item, const Planes& x, const ChosenOutputs& output, float* scratch, bool is_first) const {
         transform_channels(item, x, scratch, is_first);
         Term* const all = reinterpret_cast<Term*>(scratch + terms);
         int count = item.kept;
@@ -68,7 +64,7 @@ struct WinogradTiles {
             count = divide_up(plan.inputs, PARTS);
             for (int i = 0; i < count; ++i) all[i] = {i * WIDTH, i * WIDTH};
         }
-        multiply(conv.weight + item.group * group_floats(plan), plan.inputs, count, item, output, scratch);
+        multiply(count, nullptr, item, output, scratch);
     }
 
     // All heads, each with a selection; `output_of` gives where the results of a head's item go.
@@ -80,20 +76,13 @@ struct WinogradTiles {
         for (int head = 0; head < conv.groups; ++head) {
             const int64_t entry = int64_t(item.image) * conv.groups + head;
             const int32_t* channels = selection.channels + entry * conv.in_channels;
-            const float* gates = selection.gates + entry * conv.in_channels;
             const int kept = selection.counts[entry];
-            const float* from = conv.weight + head * group_floats(plan);
-            float* to = scratch + scaled;
-            for (int row = 0; row < plan.outputs * POINTS / 4; ++row, from += int64_t(plan.inputs) * 4) {
-                for (int i = 0; i < kept; ++i, to += 4) {
-                    UNROLL for (int k = 0; k < 4; ++k) to[k] = from[channels[i] * 4 + k] * gates[i];
-                }
-            }
-            for (int i = 0; i < kept; ++i) all[i] = {channels[i] * tiles * TOGETHER, i * 4};
+            for (int i = 0; i < kept; ++i) all[i] = {channels[i] * tiles * TOGETHER, channels[i] * 4};
             Item own = item;
             own.group = head;
+            const float* gates = selection.gates ? selection.gates + entry * conv.in_channels : nullptr;
             const Output output = output_of(own);
-            multiply(scratch + scaled, kept, kept, own, WinnersOutput(conv, plan, own, nullptr, output), scratch);
+            multiply(kept, gates, own, ChosenOutputs(conv, plan, own, nullptr, output), scratch);
         }
     }
 
@@ -103,15 +92,19 @@ struct WinogradTiles {
         transform_inputs(item, x, scratch);
     }
 
-    // Products, from weights [output][four points][`inputs` of them][point], and all that comes after them.
-    void multiply(const float* weight, int inputs_of_row, int count, const Item& item, const WinnersOutput& output,
-                  float* scratch) const {
-        multiply_points(weight, inputs_of_row, count, output, scratch);
+    // Products, sums of so many terms with gates or without, and all that comes after them.
+    void multiply(int count, const float* gates, const Item& item, const ChosenOutputs& output, float* scratch) const {
+        const float* weight = conv.weight + item.group * group_floats(plan);
+        if (gates) {
+            multiply_points<true>(weight, count, gates, output, scratch);
+        } else {
+            multiply_points<false>(weight, count, nullptr, output, scratch);
+        }
         for (int tile = 0; tile < output.count * output_tiles; tile += WIDTH) {
             transform_back(scratch + products + int64_t(tile) * TOGETHER, scratch + results + int64_t(tile) * OUT);
         }
-        for (int i = 0; i < output.count; ++i) put_winner(i, item, output, scratch);
-        output.put_losers();
+        for (int i = 0; i < output.count; ++i) put_chosen(i, item, output, scratch);
+        output.put_rest();
     }
 
     // What lies outside the image is 0: all around, set once, and the rows that the last tiles have too many.
@@ -187,18 +180,20 @@ struct WinogradTiles {
         }
     }
 
-    void multiply_points(const float* weight, int inputs_of_row, int count, const WinnersOutput& output,
+    template <bool GATED>
+    void multiply_points(const float* weight, int count, const float* gates, const ChosenOutputs& output,
                          float* scratch) const {
         const Term* const all = reinterpret_cast<const Term*>(scratch + terms);
-        WinnerFactors f = {nullptr, nullptr, int64_t(inputs_of_row) * POINTS, all, count};
+        WinnerFactors f = {nullptr, nullptr, int64_t(plan.inputs) * POINTS, all, count, gates};
         for (int group = 0; group < GROUPS; ++group) {
             float* x = scratch + inputs + group * input_group;
             if (COUNT == ONE_TILE) store(x + plan.inputs * 4, Vec{});  // what fills the last vector
             const int point = group * TOGETHER;
             f.x = x;
-            f.weight = weight + int64_t(point / 4) * inputs_of_row * 4 + point % 4;
+            f.weight = weight + int64_t(point / 4) * plan.inputs * 4 + point % 4;
             float* to = scratch + products + group * product_group;
-            multiply_winners<TOGETHER * PARTS>(f, output.channels, output.count, output_tiles * TOGETHER / WIDTH, to);
+            const int vectors = output_tiles * TOGETHER / WIDTH;
+            multiply_winners<TOGETHER * PARTS, GATED>(f, output.channels, output.count, vectors, to);
         }
     }
 
@@ -217,13 +212,13 @@ struct WinogradTiles {
         }
     }
 
-    INLINE void put_winner(int index, const Item& item, const WinnersOutput& output, float* scratch) const {
+    INLINE void put_chosen(int index, const Item& item, const ChosenOutputs& output, float* scratch) const {
         float* from = scratch + results + int64_t(index) * output_tiles * OUT;
         if (COUNT == ONE_TILE) {
             for (int row = 0; row < OUT; ++row, from += result_row) store(from, sum_lanes<OUT>(load(from)));
             from -= OUT * result_row;
         }
-        output.put_winner(index, item.rows, out_w, [&](int row) {
+        output.put_chosen(index, item.rows, out_w, [&](int row) {
             return from + row % OUT * result_row + row / OUT * tiles_x * OUT;
         });
     }

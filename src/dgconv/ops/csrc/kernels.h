@@ -38,10 +38,10 @@ struct Conv {
 };
 
 // Which channels each head of each image takes: entry (b, h) has counts[b * H + h] of them, ascending, at
-// channels + (b * H + h) * C, their gates at gates + (b * H + h) * C.
+// channels + (b * H + h) * C, their gates at gates + (b * H + h) * C, all 1 if there are none.
 struct Selection {
     const int32_t* channels;
-    const float* gates;
+    const float* gates;  // or null
     const int32_t* counts;
 };
 
