@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from dgconv import count_macs, create_model, dynamic_layers
+from dgconv.analysis.figures.ablation import draw_ablation
 from dgconv.analysis.figures.similarity import draw_similarity
+from dgconv.analysis.figures.style import numbers_in
 from dgconv.analysis.gate_facts import GENERATOR, measure_gates
 from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
@@ -300,3 +302,37 @@ def test_how_dynamic_the_gates_are(checkout, head_folder):
     assert line.endswith(
         f"| {gates['error']:.2f} % | {gates['error_one_choice']:.2f} % | {gates['error_one_gate']:.2f} % |"
     )
+
+
+def test_the_picture_is_drawn_from_the_records(checkout, add):
+    assert checkout.root / "docs" / "tradeoff.svg" not in checkout.write_pages(), "nothing to show yet"
+    assert "tradeoff.svg" not in (checkout.root / "docs" / "results.md").read_text()
+    for seed, error in enumerate((6.0, 6.5)):
+        add(error, name=DGC, seed=seed)
+    add(5.0, name=f"{DGC}_cutout")
+    add(9.0, name=DGC, weight_decay=1e-3)  # a study of ours, not what the tables want
+    checkout = Checkout(checkout.root)
+    picture = checkout.root / "docs" / "tradeoff.svg"
+    assert picture in checkout.write_pages()
+    assert "](tradeoff.svg)" in (checkout.root / "docs" / "results.md").read_text()
+    points = {point["kind"]: point for point in numbers_in(picture.read_bytes())["points"]}
+    assert {kind: point["errors"] for kind, point in points.items()} == {
+        "condensenet50_dgc": [6.0, 6.5], "condensenet50_dgc, cutout 16": [5.0],
+    }  # fmt: skip
+    assert points["condensenet50_dgc"]["reported"]["error"] == reported_of(DGC).error
+    assert Checkout(checkout.root).outdated_pages() == {}
+    add(7.0, name=DGC, seed=2)
+    assert picture in Checkout(checkout.root).outdated_pages()
+
+
+def test_ablation_is_drawn_around_what_was_varied_most(checkout, add):
+    """Not around what has the most seeds; and runs that were trained otherwise are left out."""
+    for seed in range(3):
+        add(5.0 + seed, name=DGC, seed=seed)
+    for heads, error in {1: 8.0, 2: 7.0, 4: 6.0}.items():
+        add(error, name="cifar10_condensenet50_dgc", heads=heads)
+    add(1.0, name="cifar10_condensenet50_dgc", heads=8, cutout=16)
+    _, numbers = draw_ablation(read_records(checkout.results))
+    assert numbers["by_heads"] == {"1": [8.0], "2": [7.0], "4": [6.0]}
+    by_rate = {round(float(rate), 2): errors for rate, errors in numbers["by_rate"].items()}
+    assert by_rate == {0.33: [5.0, 6.0, 7.0], 0.75: [6.0]}

@@ -10,6 +10,7 @@ from ..models.storage import write_atomically
 from .groups import Group, group_records
 from .markdown import fill_section
 from .page import PAGE, results_page, sections
+from .pictures import draw_pictures, links_to, shows
 from .record import Record, read_records
 
 README = "README.md"
@@ -44,21 +45,30 @@ class Checkout:
     def groups(self) -> list[Group]:
         return group_records(self.records)
 
-    def outdated_pages(self) -> dict[Path, str]:
-        """Pages that do not hold what the records say, and what they should hold."""
-        texts = {self.root / PAGE: results_page(self.groups, list_cards(self.weights))}
+    def outdated_pages(self) -> dict[Path, bytes]:
+        """Pages and pictures that do not show what the records say, and what they should hold."""
+        results = self.root / PAGE
+        drawings = draw_pictures(self.groups)
+        pictures = {results.parent / name: drawing for name, drawing in drawings.items()}
+        texts = {results: results_page(self.groups, list_cards(self.weights), links_to(list(drawings)))}
         contents = sections(self.groups)
         for page, names in FILLED.items():
             if (path := self.root / page).exists():
                 texts[path] = path.read_text()
                 for name in names:
                     texts[path] = fill_section(texts[path], name, contents[name])
-        return {path: text for path, text in texts.items() if not path.exists() or path.read_text() != text}
+        outdated = {path: drawing.as_svg() for path, drawing in pictures.items() if not shows(path, drawing)}
+        outdated |= {path: text.encode() for path, text in texts.items() if not _holds(path, text)}
+        return outdated
 
     def write_pages(self) -> list[Path]:
         """Those that were outdated."""
         outdated = self.outdated_pages()
-        for path, text in outdated.items():
+        for path, content in outdated.items():
             path.parent.mkdir(exist_ok=True)
-            write_atomically(path, text.encode())
+            write_atomically(path, content)
         return list(outdated)
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text() == text

@@ -8,7 +8,7 @@ from math import sqrt
 
 from ..analysis.plan import Cost, reported_for
 from ..train.recipe import Recipe, Reported
-from .record import Record, as_text, changes_of, settings_of
+from .record import Record, as_text, changes_of
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def group_records(records: Iterable[Record]) -> list[Group]:
     """In the order of their first records."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        groups[f"{record.recipe.run_name} {settings_of(record.recipe)}"].append(record)
+        groups[f"{record.recipe.run_name} {record.recipe.settings}"].append(record)
     return [
         Group([r for r in members if r.is_finished], [r for r in members if not r.is_finished])
         for members in groups.values()

@@ -67,9 +67,9 @@ def sections(groups: list[Group]) -> dict[str, str]:
     }
 
 
-def results_page(groups: list[Group], cards: dict[str, ModelCard]) -> str:
+def results_page(groups: list[Group], cards: dict[str, ModelCard], pictures: str = "") -> str:
     shared = sections(groups)
-    parts = [INTRO, *(_wanted_section(wanted, groups) for wanted in TABLES)]
+    parts = [INTRO, *([f"{pictures}\n"] if pictures else []), *(_wanted_section(wanted, groups) for wanted in TABLES)]
     parts.append(f"## What the paper claims\n\n{shared['claims']}\n")
     if others := other_rows(groups):
         parts.append(f"## Other runs\n\nNot among the tables above, or changed.\n\n{_result_table(others)}\n")

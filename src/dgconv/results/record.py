@@ -16,8 +16,6 @@ from ..models.storage import CONFIG, write_atomically
 from ..train.logs import METRICS
 from ..train.recipe import MODEL_OPTIONS, Recipe, list_recipes, load_recipe
 
-NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # of a recipe, what changes no result
-
 
 class Record(RunFolder):
     """A run folder of which only the small files are needed."""
@@ -82,14 +80,9 @@ def count_network(recipe: Recipe, classes: int, side: int) -> Cost:
 _count_network = cache(count_cost)
 
 
-def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """Everything about a recipe that may change a result, but the seed."""
-    return {name: value for name, value in recipe.to_dict().items() if name not in NO_SETTINGS}
-
-
 def changes_between(base: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:
     """The settings in which two recipes differ, as they are in the one and in the other."""
-    before, after = settings_of(base), settings_of(other)
+    before, after = base.settings, other.settings
     return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
 
 

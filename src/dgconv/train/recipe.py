@@ -27,6 +27,7 @@ MODEL_OPTIONS = (
     "groups", "condensation", "density", "base_share", "target", "open_share",
     "stages", "growth", "width", "downsample", "stem_stride", "prune", "prune_rate", "prune_budget",
 )  # fmt: skip
+NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # what changes no result
 RECIPES = resources.files("dgconv") / "recipes"
 
 
@@ -189,6 +190,11 @@ class Recipe:
     def title(self) -> str:
         """What a display calls it."""
         return f"{self.run_name}, seed {self.seed}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything that may change a result, but the seed."""
+        return {name: value for name, value in self.to_dict().items() if name not in NO_SETTINGS}
 
     @property
     def autocast_dtype(self) -> torch.dtype:

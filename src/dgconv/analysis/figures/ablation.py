@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
@@ -23,8 +24,8 @@ def draw_ablation(runs: Sequence[RunFolder]) -> Drawing:
         raise UserError("needs runs of a network with head-wise dynamic layers (_dgc)")
     setting, _ = Counter(map(_setting, dynamic)).most_common(1)[0]
     dynamic = [run for run in dynamic if _setting(run) == setting]
-    model, task, epochs = setting
-    (heads, rate), _ = Counter((run.heads, run.trained_rate) for run in dynamic).most_common(1)[0]
+    model, task, epochs, _ = setting
+    heads, rate = _varied_most(dynamic)
     by_heads, by_rate = _errors_by(dynamic, heads, rate)
     if len(by_heads) < 2 and len(by_rate) < 2:
         raise UserError(
@@ -53,8 +54,18 @@ def draw_ablation(runs: Sequence[RunFolder]) -> Drawing:
     )
 
 
-def _setting(run: RunFolder) -> tuple[str, str, int]:
-    return run.config["model"]["name"], run.task, run.recipe.epochs
+def _setting(run: RunFolder) -> tuple[str, str, int, str]:
+    """All that must be the same."""
+    others = replace(run.recipe, heads=None, pruning_rate=None).settings
+    return run.config["model"]["name"], run.task, run.recipe.epochs, str(others)
+
+
+def _varied_most(runs: list[RunFolder]) -> tuple[int, float]:
+    """The heads and the rate around which most others were tried; of equals, those with the most runs."""
+    counts = Counter((run.heads, run.trained_rate) for run in runs)
+    return max(
+        counts, key=lambda fixed: (len(_errors_by(runs, *fixed)[0]) + len(_errors_by(runs, *fixed)[1]), counts[fixed])
+    )
 
 
 def _errors_by(runs: list[RunFolder], heads: int, rate: float) -> tuple[dict[Any, list[float]], dict[Any, list[float]]]:

@@ -1,11 +1,13 @@
 """How every figure looks: fonts, sizes and colours that colour-blind readers tell apart; and how it is written."""
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec
+from xml.etree import ElementTree
 
 from ...errors import UserError
 
@@ -49,6 +51,13 @@ class Drawing(NamedTuple):
     figure: "Figure"
     numbers: dict[str, Any]
 
+    def as_svg(self) -> bytes:
+        """With the numbers as its description, which :func:`numbers_in` reads."""
+        with _style():
+            file = io.BytesIO()
+            self.figure.savefig(file, format="svg", metadata={"Date": None, "Description": json.dumps(self.numbers)})
+        return file.getvalue()
+
     def save(self, folder: Path, name: str) -> list[Path]:
         """As SVG for print, as PNG to look at, and the numbers as JSON."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,6 +67,12 @@ class Drawing(NamedTuple):
             self.figure.savefig(png, dpi=PNG_DOTS_PER_INCH)
         numbers.write_text(json.dumps(self.numbers, indent=2, allow_nan=False) + "\n")
         return [svg, png, numbers]
+
+
+def numbers_in(svg: bytes) -> dict[str, Any] | None:
+    """What an SVG file shows, if it says so."""
+    description = ElementTree.fromstring(svg).find(".//{http://purl.org/dc/elements/1.1/}description")
+    return None if description is None else json.loads(description.text or "null")
 
 
 def check_matplotlib() -> None:

@@ -12,12 +12,13 @@ from .style import GREY, MARKERS, SERIES, Drawing, entitle, in_house_style, in_m
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+LEGEND_LETTERS = 105  # that fit into the width, six of them taken by each marker
 COUNTED_BY = {"paper": "the paper's text", "authors": "the authors' code"}
 
 
 @in_house_style
 def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors") -> Drawing:
-    """A panel a task, a line a model, a point for each cost; seeds of one recipe are one point with their range."""
+    """A panel a task, a line a kind of network, a point for each cost; seeds are one point with their range."""
     points = collect(runs, convention)
     panels = sorted({point["task"] for point in points})
     rows = (len(panels) + 1) // 2
@@ -25,21 +26,24 @@ def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors")
     axes_grid = figure.subplots(rows, min(2, len(panels)), squeeze=False)
     for axes in axes_grid.flat[len(panels) :]:
         axes.set_visible(False)
-    models = sorted({point["model"] for point in points})
+    kinds = sorted({point["kind"] for point in points})
     for axes, task in zip(axes_grid.flat, panels, strict=False):
-        for number, model in enumerate(models):
-            members = [point for point in points if (point["task"], point["model"]) == (task, model)]
+        for number, kind in enumerate(kinds):
+            members = [point for point in points if (point["task"], point["kind"]) == (task, kind)]
             if members:
-                _draw_line(axes, model, members, number)
+                _draw_line(axes, kind, members, number)
         axes.set(title=task, xlabel="MACs of one image, millions", ylabel="test error, %")
         in_millions(axes)
-        axes.set(xlim=(0, 1.12 * axes.dataLim.xmax), ylim=(0, 1.12 * axes.dataLim.ymax))
+        low, high = axes.dataLim.ymin, axes.dataLim.ymax
+        axes.set(xlim=(0, 1.12 * axes.dataLim.xmax), ylim=(max(0, low - (high - low) / 2) if high > low else 0, None))
+        axes.margins(y=0.1)
     handles = {
         label: handle
         for axes in axes_grid.flat
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=min(4, len(handles)))
+    columns = max(1, min(4, len(handles), LEGEND_LETTERS // (max(map(len, handles)) + 6)))
+    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
     entitle(figure, f"What a lower error costs; MACs as {COUNTED_BY[convention]} counts them")
     return Drawing(figure, {"convention": convention, "points": points})
 
@@ -48,8 +52,7 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
     """One point for the runs that differ in nothing but their seed."""
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
-        options = {key: value for key, value in run.config["model"].items() if key != "num_classes"}
-        groups[f"{run.task} {sorted(options.items())} {run.recipe.epochs} {run.recipe.prune}"].append(run)
+        groups[f"{run.task} {run.recipe.settings}"].append(run)
     points = []
     for members in groups.values():
         first = members[0]
@@ -60,6 +63,7 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
                 "name": first.name,
                 "task": first.task,
                 "model": first.config["model"]["name"],
+                "kind": _kind(first),
                 "macs": sum(run.macs(convention).macs for run in members) / len(members),
                 "error": sum(errors) / len(errors),
                 "errors": errors,
@@ -68,19 +72,32 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
                 else None,
             }
         )
-    return sorted(points, key=lambda point: (point["task"], point["model"], point["macs"]))
+    return sorted(points, key=lambda point: (point["task"], point["kind"], point["macs"]))
 
 
-def _draw_line(axes: "Axes", model: str, points: list[dict[str, Any]], number: int) -> None:
+def _kind(run: RunFolder) -> str:
+    """The model, and what else sets a run apart that is trained to be better or smaller."""
+    cutout = f"cutout {run.recipe.cutout}" if run.recipe.cutout else None
+    return ", ".join(filter(None, [run.config["model"]["name"], run.recipe.prune, cutout]))
+
+
+def _draw_line(axes: "Axes", kind: str, points: list[dict[str, Any]], number: int) -> None:
     colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
     macs, errors = [point["macs"] for point in points], [point["error"] for point in points]
-    axes.plot(macs, errors, "-", marker=marker, color=colour, label=model)
+    axes.plot(macs, errors, "-", marker=marker, color=colour, label=kind)
     for point in points:
         if len(point["errors"]) > 1:
             axes.vlines(point["macs"], min(point["errors"]), max(point["errors"]), color=colour, lw=1)
         reported = point["reported"]
         if reported and reported["macs"] and reported["error"]:
             axes.plot(
-                reported["macs"], reported["error"], marker, mfc="none", mec=colour, ls="", label=f"{model}, the paper"
+                reported["macs"],
+                reported["error"],
+                marker,
+                mfc="none",
+                mec=colour,
+                ms=8,
+                ls="",
+                label=f"{kind}, the paper",
             )
     axes.tick_params(color=GREY)

@@ -1,0 +1,39 @@
+"""The pictures of the result page: drawn from the records, and drawn again only if their numbers have changed."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..analysis.figures.style import Drawing, numbers_in
+from ..analysis.figures.tradeoff import draw_tradeoff
+from ..analysis.run_folder import RunFolder
+from ..errors import UserError
+from .groups import Group
+from .wanted import all_wanted, groups_of
+
+Draw = Callable[[Sequence[RunFolder]], Drawing]
+PICTURES: dict[str, tuple[str, Draw]] = {
+    "tradeoff.svg": ("What a lower error costs", draw_tradeoff),
+}
+
+
+def draw_pictures(groups: list[Group]) -> dict[str, Drawing]:
+    """Of the finished runs that the tables want, by file name; what they do not suffice for is not there."""
+    records = [record for row in all_wanted() for group in groups_of(row, groups) for record in group.finished]
+    drawings = {}
+    for name, (_, draw) in PICTURES.items():
+        try:
+            drawings[name] = draw(records) if records else None
+        except UserError:  # too few runs
+            drawings[name] = None
+    return {name: drawing for name, drawing in drawings.items() if drawing}
+
+
+def shows(path: Path, drawing: Drawing) -> bool:
+    """Whether a picture has the numbers of a drawing. Its lines may differ: other versions draw otherwise."""
+    return path.exists() and numbers_in(path.read_bytes()) == json.loads(json.dumps(drawing.numbers))
+
+
+def links_to(names: Sequence[str]) -> str:
+    """For the page beside them."""
+    return "\n\n".join(f"![{PICTURES[name][0]}]({name})" for name in names)
