@@ -7,7 +7,6 @@ from pathlib import Path
 from ..analysis.figures.style import Drawing, numbers_in
 from ..analysis.figures.tradeoff import draw_tradeoff
 from ..analysis.run_folder import RunFolder
-from ..errors import UserError
 from .groups import Group
 from .wanted import all_wanted, groups_of
 
@@ -18,15 +17,9 @@ PICTURES: dict[str, tuple[str, Draw]] = {
 
 
 def draw_pictures(groups: list[Group]) -> dict[str, Drawing]:
-    """Of the finished runs that the tables want, by file name; what they do not suffice for is not there."""
+    """Of the finished runs that the tables want, by file name; none where there are no such runs."""
     records = [record for row in all_wanted() for group in groups_of(row, groups) for record in group.finished]
-    drawings = {}
-    for name, (_, draw) in PICTURES.items():
-        try:
-            drawings[name] = draw(records) if records else None
-        except UserError:  # too few runs
-            drawings[name] = None
-    return {name: drawing for name, drawing in drawings.items() if drawing}
+    return {name: draw(records) for name, (_, draw) in PICTURES.items()} if records else {}
 
 
 def shows(path: Path, drawing: Drawing) -> bool:

@@ -52,7 +52,7 @@ TABLES = (
         ),
     ),
     WantedTable(
-        "Better than the paper: CondenseNet-50 on CIFAR-10 with cutout",
+        "CondenseNet-50 on CIFAR-10 with cutout",
         "Ours, not the paper's: the same networks, MACs and epochs, and a square blanked in each training image.",
         (Wanted("cifar10_condensenet50_cutout", SEEDS), Wanted("cifar10_condensenet50_dgc_rate33_cutout", SEEDS)),
     ),

@@ -1,6 +1,7 @@
 // 3x3 convolution of stride 1 by Winograd's method where outputs do not fill vectors: the winners, which differ from
 // image to image, and narrow groups or heads. So it is tiles that fill the vectors: all that is done for a channel or an
-// output is done for those alone that are wanted. Heads share the transformed channels, and put their gates on as they multiply.
+// output is done for those alone that are wanted. Heads share the transformed channels, and put their gates on as they
+// multiply.
 //
 // What a vector holds depends on how many tiles there are.
 #pragma once
