@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dgconv import create_model, deploy
+from dgconv import convert_, create_model, deploy
+from dgconv.deploy.graph import Conv
 from dgconv.deploy.settle import settle_
 from dgconv.deploy.storage import GRAPH, WEIGHTS, _digest
 from dgconv.errors import UserError
@@ -63,6 +64,33 @@ def test_named_functions_are_stored(tmp_path: Path) -> None:
     loaded = deploy.load(tmp_path)
     assert torch.equal(loaded(x), original(x))
     torch.testing.assert_close(loaded(x), model(x))
+
+
+class Loop(nn.Module):
+    """Calls a convolution twice, and adds two views of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.again = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.shifts = nn.Parameter(torch.rand(9, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for _ in range(2):
+            x = self.again(x).relu() + x
+        return torch.sigmoid(x + self.shifts[1:]) + self.shifts[:8]
+
+
+def test_a_layer_called_twice_is_stored_once(tmp_path: Path, engine: str) -> None:
+    model, x = Loop().eval(), torch.rand(2, 3, 9, 9)
+    convert_(model)
+    original = deploy.prepare(model)
+    deploy.save(original, tmp_path)
+    loaded = deploy.load(tmp_path)
+    assert torch.equal(loaded(x), original(x))
+    first, second = (step for step in loaded.graph.steps if isinstance(step, Conv) and step.gate)
+    assert first.weight is second.weight
+    assert first.gate.weight1 is second.gate.weight1
 
 
 def test_python_code_is_not_stored(tmp_path: Path) -> None:

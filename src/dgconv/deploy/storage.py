@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
@@ -49,10 +50,10 @@ def save(prepared: PreparedModel, folder: Path | str) -> None:
     if not isinstance(prepared, PreparedModel):
         raise UserError(f"save takes what prepare() returned, got a {type(prepared).__name__}")
     _check_storable(prepared.graph)
-    folder, tensors = Path(folder), dict[str, Tensor]()
+    folder, tensors = Path(folder), _Tensors()
     content = json.dumps({"dgconv": __version__, "format": FORMAT, "graph": _encode(prepared.graph, "", tensors)})
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / WEIGHTS, to_safetensors(tensors, {GRAPH: _digest(content)}))
+    write_atomically(folder / WEIGHTS, to_safetensors(tensors.by_name, {GRAPH: _digest(content)}))
     write_atomically(folder / GRAPH, content.encode())
 
 
@@ -79,11 +80,26 @@ def _check_storable(prepared: Graph) -> None:
         )
 
 
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """As JSON; each tensor goes to ``tensors`` and leaves its name, which is its place in the graph."""
+class _Tensors:
+    """The tensors of a graph, each once: a layer that is called twice is two steps with the same weights."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Tensor] = {}
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def name(self, tensor: Tensor, path: str) -> str:
+        """Of a tensor found at a place in the graph: the first place where it was found."""
+        same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        name = self._names.setdefault(same, path)
+        if name == path:  # a copy, for other views of its memory may be stored too, and safetensors refuses those
+            self.by_name[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
+        return name
+
+
+def _encode(value: Any, path: str, tensors: _Tensors) -> Any:
+    """As JSON; each tensor goes to ``tensors`` and leaves its name."""
     if isinstance(value, Tensor):
-        tensors[path] = value.detach().contiguous()
-        return {"tensor": path}
+        return {"tensor": tensors.name(value, path)}
     if is_dataclass(value):
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return {"type": type(value).__name__} | _encode_items(parts, path, tensors)
@@ -101,7 +117,7 @@ def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise UserError(f"{path} holds a {type(value).__name__}, which a file cannot hold")
 
 
-def _encode_items(items: dict[str, Any], path: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
+def _encode_items(items: dict[str, Any], path: str, tensors: _Tensors) -> dict[str, Any]:
     return {key: _encode(item, f"{path}.{key}".lstrip("."), tensors) for key, item in items.items()}
 
 
