@@ -14,19 +14,21 @@ from dgconv.deploy.export import export_model, write_onnx
 from dgconv.deploy.settle import settle_
 from dgconv.errors import UserError
 from dgconv.layers import HeadGate
+from dgconv.models.mobilenetv2 import STAGES
 
 NETWORKS = {
-    "condensenet20_dgc": ({"stages": (2, 2, 2)}, 32),
-    "condensenet20_dgcg": ({"stages": (1, 1, 1)}, 16),
-    "condensenet20_sgc": ({"stages": (1, 1, 1)}, 16),
-    "mobilenetv2_dgc": ({"width": 0.25}, 32),
-    "resnet18_dgc": ({"width": 16, "stages": (1, 1, 1, 1)}, 32),
+    "condensenet20_dgc": ({"stages": (2, 1), "growth": (8, 16)}, 16),
+    "condensenet20_dgcg": ({"stages": (1, 1), "growth": (8, 16)}, 16),
+    "condensenet20_sgc": ({"stages": (1, 1), "growth": (8, 16)}, 16),
+    "mobilenetv2_dgc": ({"width": 0.25, "downsample": (2,)}, 16),
+    "resnet18_dgc": ({"width": 16, "stages": (1, 1)}, 32),
 }
 
 
 @pytest.fixture
-def network(request):
+def network(request, monkeypatch):
     """A settled network, the global gates of which prune."""
+    monkeypatch.setattr("dgconv.models.mobilenetv2.STAGES", STAGES[:2])  # three blocks, one of each kind
     options, side = NETWORKS[request.param]
     model = create_model(request.param, num_classes=10, **options)
     settle_(model, (3, side, side), batches=4)
@@ -125,7 +127,7 @@ def test_aoti(network, tmp_path):
 def run(tmp_path):
     model = create_model("condensenet20_dgc", stages=(1,), growth=(4,))
     settle_(model, (3, 8, 8))
-    save_model(tmp_path / "run", model, input_size=(3, 8, 8))
+    save_model(model, tmp_path / "run", input_size=(3, 8, 8))
     return tmp_path / "run"
 
 
