@@ -215,7 +215,7 @@ def import_authors(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not an empty folder; name another one")
     model = import_authors_checkpoint(file, stem=stem)
-    save_model(out, model, imported_from=file.name)
+    save_model(model, out, imported_from=file.name)
     show(model.config, json, lambda _: console.print(f"{file} -> {out}: {model.config}", soft_wrap=True))
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
-from dgconv import DynamicGroupConv2d, count_macs, create_model
+from dgconv import DynamicGroupConv2d, count_macs, create_model, deploy
 from dgconv.analysis.mac_rules import needs_images
 from dgconv.analysis.paper import compare_with_paper
 from dgconv.errors import UserError
@@ -210,9 +211,57 @@ def test_leaves_the_model_as_it_was():
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
 
 
+class Unusual(nn.Module):
+    """A convolution and a product in its own forward, a layer used twice, one called by keyword, a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+        self.weight = nn.Parameter(torch.randn(8, 8, 3, 3))
+        self.twice = nn.Conv2d(8, 8, 3, padding=1, groups=2)
+        self.again = nn.Sequential(self.twice)
+        self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+
+    def forward(self, x):
+        x = F.conv2d(self.first(input=x), self.weight)
+        x = self.up(self.again(self.twice(x)))
+        return {"product": x @ x.mT}
+
+
+@pytest.mark.parametrize("convention", ["paper", "authors"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_counts_what_is_no_layer(convention, batch):
+    model = Unusual()
+    images = torch.randn(batch, 3, 16, 16)
+    count = count_macs(model, convention=convention, images=images)
+    expected = {
+        "first": 27 * 8 * 14 * 14,
+        "": 72 * 8 * 12 * 12 + 4 * 24 * 24 * 24,  # F.conv2d and the product
+        "twice": 2 * 36 * 8 * 12 * 12,
+        "up": 8 * 4 * 4 * 12 * 12,
+    }
+    assert {name: sum(layer.macs for layer in count.layers if layer.name == name) for name in expected} == expected
+    assert count.macs == count.dense_macs == sum(expected.values())
+    assert not count.uncounted
+
+
+def test_counts_attention():
+    class Attending(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+        def forward(self, x):
+            tokens = x.flatten(2).mT
+            return self.attention(tokens, tokens, tokens)[0]
+
+    tokens = 5 * 5
+    assert count_macs(Attending(), (16, 5, 5)).macs == 4 * tokens * 16 * 16 + 2 * tokens * tokens * 16
+
+
 def test_says_what_it_could_not_count():
-    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 2), nn.BatchNorm2d(4))
-    assert count_macs(model, (3, 8, 8)).uncounted == ["ConvTranspose2d"]
+    model = nn.Sequential(nn.PReLU(3), nn.BatchNorm2d(3))
+    assert count_macs(model, (3, 8, 8)).uncounted == ["PReLU"]
 
 
 def test_wrong_use():
@@ -220,3 +269,8 @@ def test_wrong_use():
         count_macs(nn.Conv2d(3, 4, 1))
     with pytest.raises(UserError, match="got 'mine'"):
         count_macs(create_model("resnet20"), convention="mine")
+    for size in (64, (3, -1, 8), (3, 8.0, 8)):
+        with pytest.raises(UserError, match="whole numbers above 0"):
+            count_macs(nn.Conv2d(3, 4, 1), size)
+    with pytest.raises(UserError, match="that it was prepared from"):
+        count_macs(deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)).eval()), (3, 8, 8))

@@ -29,7 +29,7 @@ def run(tmp_path):
     """A tiny network on disk, as a training leaves it."""
     model = create_model("condensenet20_dgc", stages=(1, 1), growth=(4, 8), pruning_rate=0.5, num_classes=7)
     settle_(model, (3, 12, 12))
-    save_model(tmp_path / "run", model, input_size=(3, 12, 12))
+    save_model(model, tmp_path / "run", input_size=(3, 12, 12))
     return tmp_path / "run"
 
 

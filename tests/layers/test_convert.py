@@ -477,6 +477,12 @@ def test_model_that_is_a_convolution() -> None:
         convert_(nn.Conv2d(8, 8, 3))
 
 
+@pytest.mark.parametrize("config", [{"heads": 4}, {}, DGCConfig, 4])
+def test_config_that_is_none(config: object) -> None:
+    with pytest.raises(UserError, match=r"a DGCConfig, as DGCConfig\(heads=4\), or a layer"):
+        convert_(nn.Sequential(nn.Conv2d(8, 8, 3)), config)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -486,6 +492,7 @@ def test_model_that_is_a_convolution() -> None:
         ("pruning_rate", -0.1),
         ("pruning_rate", float("nan")),
         ("squeeze", 0),
+        ("squeeze", 1.5),
         ("gate", "tail"),
         ("keep_rule", "floor"),
         ("tie_rule", "highest_index"),

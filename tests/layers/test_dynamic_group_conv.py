@@ -255,14 +255,21 @@ def test_meta_device():
         ({"gate": "layer"}, "'head' or 'global', got 'layer'"),
         ({"keep_rule": "floor"}, "'ceil' or 'round', got 'floor'"),
         ({"tie_rule": "random"}, "got 'random'"),
-        ({"squeeze": 0}, "squeeze must be at least 1"),
+        ({"squeeze": 0}, "squeeze must be a whole number, at least 1, got 0"),
+        ({"squeeze": 1.5}, "got 1.5"),
+        ({"kernel_size": 0}, "kernel_size must be a whole number of at least 1.*got 0"),
+        ({"kernel_size": (3, 3, 3)}, r"or two of them, got \(3, 3, 3\)"),
+        ({"stride": 0}, "stride must be"),
+        ({"stride": 1.0}, "stride must be"),
+        ({"dilation": (1, 0)}, "dilation must be"),
+        ({"padding": -1}, "padding must be a whole number of at least 0"),
         ({"padding": "full"}, "got 'full'"),
         ({"padding": "same", "stride": 2}, "needs stride 1"),
     ],
 )
 def test_wrong_arguments(arguments, message):
     with pytest.raises(UserError, match=message):
-        DynamicGroupConv2d(16, 32, 3, **arguments)
+        DynamicGroupConv2d(16, 32, **{"kernel_size": 3, **arguments})
 
 
 def test_wrong_inputs():

@@ -123,7 +123,7 @@ def test_networks_train_and_are_saved_with_their_choices(tmp_path, backbone, sma
     train_a_little(model)
     moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
     assert moved == set(before)
-    save_model(tmp_path, model)
+    save_model(model, tmp_path)
     x = torch.randn(2, 3, 16, 16)
     assert torch.equal(load_model(tmp_path)(x), model.eval()(x))
 

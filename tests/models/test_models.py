@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, create_model, dynamic_layers, list_models
 from dgconv.errors import UserError
+from dgconv.models import _registry, register_backbone
 
 RIVALS = ("lgc", "flgc", "fbs", "cgnet", "lccn")  # on three of the backbones in small, in tests/layers/test_methods.py
 NAMES = [name for name in list_models() if not name.endswith(RIVALS)]
@@ -136,3 +137,14 @@ def test_list_models_takes_patterns():
 def test_wrong_use(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+def test_a_backbone_that_builds_something_else(monkeypatch):
+    monkeypatch.setattr(_registry, "_BACKBONES", dict(_registry._BACKBONES))
+
+    @register_backbone()
+    def tinynet(conv_layer, num_classes=10):
+        return torch.nn.Sequential(conv_layer(3, 8, 1), torch.nn.Linear(8, num_classes))
+
+    with pytest.raises(UserError, match=r"derive it from dgconv\.models\.ImageClassifier, with classifier_path"):
+        create_model("tinynet_dgc")

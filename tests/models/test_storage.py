@@ -15,7 +15,7 @@ def saved(tmp_path):
     model = create_model("condensenet20_dgc", num_classes=5, stages=(1, 1), growth=(4, 8), pruning_rate=0.5)
     model(torch.randn(8, 3, 16, 16))  # batch statistics
     next(dynamic_layers(model))[1].gate.keep.fill_(3)
-    save_model(tmp_path / "run", model, note="extra")
+    save_model(model, tmp_path / "run", note="extra")
     return tmp_path / "run", model
 
 
@@ -34,7 +34,7 @@ def test_round_trip(saved):
 def test_a_new_classifier_is_saved_too(saved, tmp_path):
     model = saved[1]
     model.reset_classifier(3)
-    save_model(tmp_path / "other", model)
+    save_model(model, f"{tmp_path}/other")
     assert load_model(tmp_path / "other").num_classes == 3
 
 
@@ -71,8 +71,8 @@ def test_damaged_folders(saved, damage, message):
 
 
 def test_a_model_from_elsewhere_cannot_be_saved(tmp_path):
-    with pytest.raises(UserError, match="built by create_model"):
-        save_model(tmp_path, torch.nn.Linear(2, 2))
+    with pytest.raises(UserError, match="that create_model built by name, and Linear has no"):
+        save_model(torch.nn.Linear(2, 2), tmp_path)
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):

@@ -19,8 +19,8 @@ SMALL = {
 def test_both_forms_are_loaded_as_they_were_saved(tmp_path, backbone):
     model = create_model(backbone, num_classes=7, prune="l1", prune_rate=0.4, **SMALL[backbone]).eval()
     pruning_of(model).prune(model)
-    save_model(tmp_path / "whole", model)
-    save_model(tmp_path / "cut", cut(model))
+    save_model(model, tmp_path / "whole")
+    save_model(cut(model), tmp_path / "cut")
     whole, smaller = load_model(tmp_path / "whole"), load_model(tmp_path / "cut")
     images = torch.randn(2, 3, 16, 16)
     assert torch.equal(whole(images), model(images))

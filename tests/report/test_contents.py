@@ -196,7 +196,7 @@ def test_an_odd_environment(environment, changed_folder):
 
 
 def test_a_model_from_elsewhere(tmp_path):
-    save_model(tmp_path, create_model("condensenet20_dgc", stages=(1,), growth=(4,)), imported_from="<b>file</b>")
+    save_model(create_model("condensenet20_dgc", stages=(1,), growth=(4,)), tmp_path, imported_from="<b>file</b>")
     contents = gather([RunFolder(tmp_path)], figures=("training",))
     (section,) = contents.sections
     assert contents.charts == []

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dgconv import create_model
+from dgconv import DynamicGroupConv2d, create_model
 from dgconv.errors import UserError
 from dgconv.train import angle_loss, lasso_loss, take_saliencies
 
@@ -29,6 +29,14 @@ def test_lasso_as_in_the_authors_code(saliencies):
 def test_lasso_has_two_readings(saliencies):
     with pytest.raises(UserError, match="got 'mine'"):
         lasso_loss(saliencies, "mine")
+
+
+@pytest.mark.parametrize("loss", [lasso_loss, angle_loss])
+def test_a_model_in_evaluation_mode_leaves_nothing(loss):
+    model = DynamicGroupConv2d(8, 8, 1).eval()
+    model(torch.randn(1, 8, 4, 4))
+    with pytest.raises(UserError, match="in training mode only"):
+        loss(take_saliencies(model))
 
 
 def test_angle(saliencies):

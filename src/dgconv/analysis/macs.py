@@ -9,15 +9,22 @@ part of the undivided convolution they compute, and for what decides it (:mod:`d
 of a ReLU and of a pooling window, for each bias of a linear layer, and in a dynamic layer C·H·W for its own pooling
 and C/d + 3C a head for the generator's activations and bias. Batch normalisation is free. A head is charged for the
 fraction (1 - xi) C, not rounded.
+
+What has no rule here (a transposed convolution, attention, ``F.conv2d`` in a module's own forward) is counted by
+torch's formulas (:mod:`torch.utils.flop_counter`), alike in both conventions.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from ..errors import UserError
 from .mac_rules import Call, Convention, cost_of, rule_for
@@ -44,7 +51,7 @@ class MacCount:
     convention: Convention
     input_size: tuple[int, ...]
     layers: list[LayerCost]
-    uncounted: list[str]  # kinds of layers that have parameters and no rule here
+    uncounted: list[str]  # kinds of layers that have parameters, and for which neither a rule nor a formula was found
     measured: bool  # kept shares seen on images, not taken from the layers' options
 
     @property
@@ -82,69 +89,125 @@ def count_macs(
             the only true count for a method that decides image by image (``mac_rules.needs_images``); without, the
             layers' options are taken.
     """
+    from ..deploy import PreparedModel  # which stands above the analysis
+
+    if isinstance(model, PreparedModel):
+        raise UserError("a prepared model has no layers left to count; count the model that it was prepared from")
     if convention not in CONVENTIONS:
         raise UserError(f"convention must be 'paper' or 'authors', got {convention!r}")
+    measured = images is not None
     if images is None:
-        size = input_size or getattr(model, "input_size", None)
-        if size is None:
-            raise UserError("count_macs needs input_size=(channels, height, width) for this model")
-        example = next(model.parameters(), torch.empty(0))
-        images = torch.zeros(1, *size, device=example.device, dtype=example.dtype)
-        measured = False
-    else:
-        measured = True
-
-    layers: list[LayerCost] = []
-    uncounted: set[str] = set()
-
-    def record(name: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
-        cost = cost_of(module, Call(x, out, convention, measured))
-        if cost is not None:
-            layers.append(LayerCost(name, type(module).__name__, tuple(out.shape[1:]), *cost))
-        elif next(module.parameters(), None) is not None and "Norm" not in type(module).__name__:
-            uncounted.add(type(module).__name__)
-
-    with _evaluating(model), _watching(model, record):
+        images = _blank_image(model, input_size)
+    counter = _Counter(convention, measured, max(1, images.shape[0]))
+    with _evaluating(model), counter.watching(model):
         try:
             model(images)
         except RuntimeError as error:
             raise UserError(f"the model does not take an input of {list(images.shape[1:])}: {error}") from error
-    return MacCount(convention, tuple(images.shape[1:]), layers, sorted(uncounted), measured)
+    return MacCount(convention, tuple(images.shape[1:]), counter.layers, sorted(counter.uncounted), measured)
+
+
+def _blank_image(model: nn.Module, input_size: tuple[int, ...] | None) -> Tensor:
+    size = input_size or getattr(model, "input_size", None)
+    if size is None:
+        raise UserError("count_macs needs input_size=(channels, height, width) for this model")
+    if not isinstance(size, tuple | list) or not all(isinstance(n, int) and n > 0 for n in size):
+        raise UserError(f"input_size must be (channels, height, width), whole numbers above 0, got {size!r}")
+    example = next(model.parameters(), torch.empty(0))
+    return torch.zeros(1, *size, device=example.device, dtype=example.dtype)
 
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients, and every module's own mode back afterwards."""
     training = {module: module.training for module in model.modules()}
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # one operation that hides what it multiplies
     model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
         for module, mode in training.items():
             module.training = mode
 
 
-@contextmanager
-def _watching(model: nn.Module, record: Callable[[str, nn.Module, Tensor, Tensor], None]) -> Iterator[None]:
-    """Calls ``record`` for each leaf of the module tree that runs; a layer with a rule of its own counts as one."""
-    handles = []
+@dataclass
+class _Running:
+    """A module that is being run, and the operations seen in it that torch has a formula for."""
 
-    def watch(name: str, module: nn.Module) -> None:
-        children = list(module.named_children())
-        if children and not rule_for(module):
-            for child_name, child in children:
-                watch(f"{name}.{child_name}" if name else child_name, child)
+    name: str
+    is_leaf: bool
+    operations: int = 0
+    macs: float = 0
+
+
+class _Counter(TorchDispatchMode):
+    """Sees each leaf of the module tree that runs, a layer with a rule of its own being one, and what runs between."""
+
+    def __init__(self, convention: Convention, measured: bool, batch: int) -> None:
+        super().__init__()
+        self.convention, self.measured, self.batch = convention, measured, batch
+        self.layers: list[LayerCost] = []
+        self.uncounted: set[str] = set()
+        self.running = [_Running("", is_leaf=False)]
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        with ExitStack() as hooks:
+            for name, module, is_leaf in _tree(model):
+                before = module.register_forward_pre_hook(partial(self._enter, name, is_leaf))
+                after = module.register_forward_hook(self._leave, with_kwargs=True)
+                hooks.callback(before.remove)
+                hooks.callback(after.remove)
+            with self:
+                yield
+
+    def _enter(self, name: str, is_leaf: bool, module: nn.Module, args: Any) -> None:
+        self.running.append(_Running(name, is_leaf))
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+        run, kind = self.running[-1], type(module).__name__
+        inputs, outputs = _tensors((args, kwargs)), _tensors(out)
+        if run.is_leaf and inputs and outputs:
+            shape = tuple(outputs[0].shape[1:])
+            if cost := cost_of(module, Call(inputs[0], outputs[0], self.convention, self.measured)):
+                self.layers.append(LayerCost(run.name, kind, shape, *cost))
+            elif run.operations:
+                self.layers.append(LayerCost(run.name, kind, shape, run.macs, run.macs))
+            elif next(module.parameters(), None) is not None and "Norm" not in kind:
+                self.uncounted.add(kind)
+        self.running.pop()  # only now: measuring a layer runs operations, too
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        formula = flop_registry.get(func.overloadpacket)
+        if formula is None:
+            with self:  # an operation made of others: these are what counts
+                parts = func.decompose(*args, **kwargs)
+            return func(*args, **kwargs) if parts is NotImplemented else parts
+        out = func(*args, **kwargs)
+        macs = formula(*args, **kwargs, out_val=out) / 2 / self.batch
+        run = self.running[-1]
+        if run.is_leaf:
+            run.operations, run.macs = run.operations + 1, run.macs + macs
         else:
-            handles.append(
-                module.register_forward_hook(
-                    lambda module, args, out: record(name, module, args[0], out[0] if isinstance(out, tuple) else out)
-                )
-            )
+            kind = func.overloadpacket.__name__
+            self.layers.append(LayerCost(run.name, kind, tuple(out.shape[1:]), macs, macs))
+        return out
 
-    watch("", model)
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+def _tree(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
+    """The modules to watch, each once, with their names, and whether one is to be seen as a whole."""
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        parts = set(module.modules()) - {module}
+        if module not in inside:
+            is_leaf = not parts or rule_for(module) is not None
+            inside |= parts if is_leaf else set()
+            yield name, module, is_leaf
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]

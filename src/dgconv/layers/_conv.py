@@ -11,7 +11,16 @@ Size2 = int | tuple[int, int]
 
 
 def pair(value: Size2) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+    """For both directions. A tuple of one stands for both, as in torch."""
+    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+
+
+def whole_pair(name: str, value: Size2, least: int) -> tuple[int, int]:
+    """An argument of a convolution, checked."""
+    numbers = value if isinstance(value, tuple | list) else [value]
+    if not 1 <= len(numbers) <= 2 or not all(isinstance(number, int) and number >= least for number in numbers):
+        raise UserError(f"{name} must be a whole number of at least {least}, or two of them, got {value!r}")
+    return pair(value)
 
 
 def resolve_padding(
@@ -19,7 +28,7 @@ def resolve_padding(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Padding on all sides, and what ``"same"`` adds at the bottom and right of an even kernel."""
     if not isinstance(padding, str):
-        return pair(padding), (0, 0)
+        return whole_pair("padding", padding, 0), (0, 0)
     if padding == "valid":
         return (0, 0), (0, 0)
     if padding != "same":

@@ -44,6 +44,9 @@ class DGCConfig:
     computed before. Above 0 all channels tie at first and each head keeps the same ones, by index, until
     training tells them apart: better start at 0 and let a schedule raise the rate. Without ``preserve`` the
     generators start at random, as in training from scratch.
+
+    A ``state_dict`` holds how many channels are kept, not these options: to load a converted network's weights, convert
+    with the same config first.
     """
 
     heads: int = 4
@@ -151,7 +154,11 @@ def convert_(
             "the model is itself a convolution, and nothing holds it in which it could be replaced; "
             "wrap it in a module, as nn.Sequential(conv)"
         )
-    config = config or DGCConfig()
+    config = DGCConfig() if config is None else config
+    if config is DGCConfig or not (isinstance(config, DGCConfig) or callable(config)):
+        raise UserError(
+            f"config must be a DGCConfig, as DGCConfig(heads=4), or a layer with nn.Conv2d's signature, got {config!r}"
+        )
     make = partial(_dynamic, config=config) if isinstance(config, DGCConfig) else partial(_other, make=config)
     names = _convolutions(model)
     if not names:

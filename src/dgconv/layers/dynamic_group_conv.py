@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import dynamic_group_conv2d, fused
-from ._conv import Size2, pair, resolve_padding
+from ._conv import Size2, resolve_padding, whole_pair
 from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .saliency import SaliencyGenerator
 
@@ -73,7 +73,8 @@ class DynamicGroupConv2d(nn.Module):
                 f"Use one of {[h for h in range(1, out_channels + 1) if out_channels % h == 0][:8]}"
             )
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
-        self.kernel_size, self.stride, self.dilation = pair(kernel_size), pair(stride), pair(dilation)
+        self.kernel_size, self.stride = whole_pair("kernel_size", kernel_size, 1), whole_pair("stride", stride, 1)
+        self.dilation = whole_pair("dilation", dilation, 1)
         self.padding, self.extra_padding = resolve_padding(padding, self.kernel_size, self.stride, self.dilation)
         self.pruning_rate, self.per_head_init = check_pruning_rate(pruning_rate), per_head_init
 

@@ -17,8 +17,8 @@ def hidden_width(channels: int, squeeze: int, halve_squeeze: bool = True) -> int
     The paper calls d constant and never gives it. The authors' code has d = 16, halved to 8 where C < 80
     (``halve_squeeze``), which is what gives their reported MACs.
     """
-    if squeeze < 1:
-        raise UserError(f"squeeze must be at least 1, got {squeeze}")
+    if not isinstance(squeeze, int) or squeeze < 1:
+        raise UserError(f"squeeze must be a whole number, at least 1, got {squeeze!r}")
     if halve_squeeze and channels < HALVE_BELOW:
         squeeze = max(1, squeeze // 2)
     return max(1, channels // squeeze)

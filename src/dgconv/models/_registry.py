@@ -149,6 +149,11 @@ def create_model(
     if conv_layer is not None:
         return backbone.build(conv_layer=conv_layer, **backbone_options)
     model = backbone.build(conv_layer=partial(method.layer, **method.fixed, **layer_options), **backbone_options)
+    if not isinstance(model, ImageClassifier):
+        raise UserError(
+            f"the backbone {backbone_name} builds a {type(model).__name__}, which is no ImageClassifier: derive it "
+            "from dgconv.models.ImageClassifier, with classifier_path, num_features, input_size and forward_features"
+        )
     model.config = {"name": name, "num_classes": model.num_classes, **given}
     if widths or prune:
         from ..pruning import attach_pruning, resize_  # which stands above the models

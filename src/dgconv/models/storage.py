@@ -19,10 +19,14 @@ from ._registry import create_model
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def save_model(folder: Path, model: ImageClassifier, **extra: Any) -> None:
+def save_model(model: ImageClassifier, folder: Path | str, **extra: Any) -> None:
     """Write a model that ``create_model`` built; ``extra`` goes into ``config.json`` beside it."""
     if not hasattr(model, "config"):
-        raise UserError("only a model built by create_model can be saved this way: it has no .config")
+        raise UserError(
+            f"save_model(model, folder) takes a model that create_model built by name, and {type(model).__name__} has "
+            "no .config. Keep the weights of any other network with its state_dict"
+        )
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save_weights(folder / WEIGHTS, snapshot(model))
     save_config(folder, model.config, **extra)

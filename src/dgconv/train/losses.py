@@ -16,7 +16,8 @@ LassoReading = Literal["authors", "paper"]
 def take_saliencies(model: nn.Module) -> list[Tensor]:
     """The saliencies of the last forward pass in training mode, taken out of the layers.
 
-    Taken, not read: a tensor that stays on a module keeps the whole graph of its step alive.
+    Taken, not read: a tensor that stays on a module keeps the whole graph of its step alive. A layer that runs several
+    times in one pass gives those of its last run.
     """
     saliencies = []
     for _, layer in dynamic_layers(model):
@@ -33,6 +34,7 @@ def lasso_loss(saliencies: Sequence[Tensor], reading: LassoReading = "authors") 
     channels. ``authors``: their code has it the other way round, a sum over layers and heads of the mean over
     channels. Both are means over the batch.
     """
+    _require_some(saliencies)
     if reading == "paper":
         weights = [1 / (g.shape[0] * g.shape[1] * len(saliencies)) for g in saliencies]
     elif reading == "authors":
@@ -68,7 +70,16 @@ def angle_loss(saliencies: Sequence[Tensor]) -> Tensor:
 
     A mean over the batch. Layers with one head have no pairs and count as zero.
     """
+    _require_some(saliencies)
     return torch.stack([_mean_abs_cosine(g) for g in saliencies]).mean()
+
+
+def _require_some(saliencies: Sequence[Tensor]) -> None:
+    if not saliencies:
+        raise UserError(
+            "there are no saliencies: dynamic layers leave them in training mode only, and take_saliencies takes them "
+            "once for each forward pass. To freeze batch norms, set only those to eval()"
+        )
 
 
 def _mean_abs_cosine(saliency: Tensor) -> Tensor:
