@@ -60,8 +60,8 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     if min(*args.threads, args.repeats) < 1:
         parser.error("--threads and --repeats must be at least 1")
-    if not native.available():
-        parser.error("the native kernels are not built; install dgconv again with a C++ compiler at hand")
+    if reason := native.why_not():
+        parser.error(reason)
     return args
 
 

@@ -115,11 +115,11 @@ def test_rivals_compute_the_same(method: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet20_dgc", "resnet20_dgcg", "resnet20_sgc", "condensenet20_dgc"])
 def test_without_native_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setattr(native, "_find", lambda: "the native kernels are not in use: they were taken away")
     model, images = small(name)
     prepared = deploy.prepare(model)
-    assert all("native kernels" in row.reason for row in prepared.report().left)
-    assert not prepared.report().native
+    assert {row.reason for row in prepared.report().rows} == {"no native kernels"}
+    assert "the native kernels are not in use: they were taken away" in str(prepared.report())
     assert_same_function(model, prepared, images)
 
 

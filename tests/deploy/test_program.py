@@ -23,7 +23,6 @@ from dgconv.deploy.graph import (
     Pool,
     Torch,
 )
-from dgconv.deploy.packing import library
 from dgconv.deploy.program import MAX_PLANS, NativeProgram
 from dgconv.deploy.shapes import value_shapes
 from dgconv.errors import UserError
@@ -176,7 +175,7 @@ def network(gated=True):
 
 
 def test_structs_have_the_same_size_on_both_sides():
-    assert library().dgconv_step_bytes() == structs.sizeof(structs.Step)
+    assert native.library().dgconv_step_bytes() == structs.sizeof(structs.Step)
 
 
 @pytest.mark.parametrize("kind", ["max", "average"])

@@ -6,13 +6,16 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from dgconv import deploy
+from dgconv.errors import UserError
 from dgconv.ops import native
 from dgconv.ops.native_conv import Kept, NativeConv2d
 from dgconv.ops.reference import dynamic_group_conv2d_reference
@@ -27,10 +30,9 @@ needs_library = pytest.mark.skipif(not native.available(), reason="the native ke
 
 @pytest.fixture(params=native.ISAS)
 def isa(request):
-    library = native.library()
-    if library is None:
+    if not native.available():
         pytest.skip("the native kernels were not built")
-    before = native.isa()
+    library, before = native.library(), native.isa()
     if not library.dgconv_select_isa(request.param.encode()):
         pytest.skip(f"this CPU lacks {request.param}")
     yield request.param
@@ -267,16 +269,19 @@ def test_the_environment_chooses_the_instruction_set():
 
 @needs_library
 def test_a_library_built_from_other_sources_is_not_used(monkeypatch, caplog):
+    """And whoever prepares a network is told why: once as a warning, and in the report."""
     monkeypatch.setattr(native, "_fingerprint", lambda: "another")
-    native.library.cache_clear()
-    with caplog.at_level("INFO"):
-        assert not native.available()
-        assert native.isa() == "none"
-    native.library.cache_clear()
-    assert [record.message for record in caplog.records] == [
-        "native kernels are not in use: they were built from other sources than those installed; "
+    monkeypatch.setattr(native, "_find", cache(native._find.__wrapped__))
+    _, prepared = (deploy.prepare(nn.Conv2d(3, 4, 1).eval()) for _ in range(2))
+    assert native.isa() == "none"
+    reason = (
+        "the native kernels are not in use: they were built from other sources than those installed; "
         "run `pip install -e .` again"
-    ]
+    )
+    assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", reason)]
+    assert prepared.report().summary == f"0 of 1 steps are native (none), 1 are left to torch; {reason}"
+    with pytest.raises(UserError, match="built from other sources"):
+        native.library()
 
 
 def test_a_build_without_a_compiler_does_not_fail(tmp_path):

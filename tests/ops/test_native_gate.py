@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgconv.deploy.graph import GateSpec
-from dgconv.deploy.packing import PackedGate, library
+from dgconv.deploy.packing import PackedGate
 from dgconv.layers import GlobalGate, HeadGate
 from dgconv.layers.saliency import SaliencyGenerator
 from dgconv.ops import native
@@ -19,10 +19,10 @@ NAN, INF = float("nan"), float("inf")
 @pytest.fixture(autouse=True, params=native.ISAS)
 def _isa(request):
     before = native.isa()
-    if not library().dgconv_select_isa(request.param.encode()):
+    if not native.library().dgconv_select_isa(request.param.encode()):
         pytest.skip(f"this CPU lacks {request.param}")
     yield
-    library().dgconv_select_isa(before.encode())
+    native.library().dgconv_select_isa(before.encode())
 
 
 def spec(channels, heads, hidden=1, **rule):
@@ -36,9 +36,9 @@ def native_gates(gate, saliency):
     kept = torch.full(saliency.shape, -1, dtype=torch.int32)
     gates, counts = torch.full(saliency.shape, 7.0), torch.full((batch, heads), -1, dtype=torch.int32)
     packed = PackedGate(gate)
-    scratch = torch.empty(library().dgconv_gate_scratch_floats(byref(packed.native)))
+    scratch = torch.empty(native.library().dgconv_gate_scratch_floats(byref(packed.native)))
     buffers = [tensor.data_ptr() for tensor in (saliency.contiguous(), kept, gates, counts, scratch)]
-    library().dgconv_select(byref(packed.native), batch, *buffers)
+    native.library().dgconv_select(byref(packed.native), batch, *buffers)
     result, mask = torch.zeros_like(saliency), torch.zeros(saliency.shape, dtype=torch.bool)
     for image in range(batch):
         for head in range(heads):
@@ -53,8 +53,8 @@ def native_gates(gate, saliency):
 def native_saliency(gate, pooled):
     packed = PackedGate(gate)
     saliency = torch.full((len(pooled), *gate.bias.shape), 7.0)
-    scratch = torch.empty(library().dgconv_gate_scratch_floats(byref(packed.native)))
-    library().dgconv_generate(
+    scratch = torch.empty(native.library().dgconv_gate_scratch_floats(byref(packed.native)))
+    native.library().dgconv_generate(
         byref(packed.native), len(pooled), pooled.data_ptr(), saliency.data_ptr(), scratch.data_ptr()
     )
     return saliency

@@ -87,7 +87,7 @@ def run_bench(
         if not values or min(values) < 1:
             raise UserError(f"{name} must be at least 1, got {' '.join(map(str, values)) or 'none'}")
     measurements: list[Measurement] = []
-    problems = [] if native.available() else ["the native kernels are not in use; 'prepared' is run by torch"]
+    problems = [f"'prepared' is run by torch, for {reason}"] if (reason := native.why_not()) else []
     total = len(batch_sizes) * len(threads)
     with all_forms(networks, compile) as forms, _threads_restored():
         for batch_size in batch_sizes:

@@ -1,27 +1,15 @@
 """Steps as the native program wants them: weights repacked once, whatever depends on the image size left open."""
 
-from ctypes import CDLL, byref
-from functools import cache
+from ctypes import byref
 
 import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..ops import native, structs
+from ..ops import structs
+from ..ops.native import library
 from .graph import Concat, Conv, GateSpec, GlobalPool, Linear, Norm, Pointwise, Pool, Step, Torch
 from .memory import Memory
-
-
-@cache
-def library() -> CDLL:
-    """The native kernels; a ``UserError`` where there are none."""
-    found = native.library()
-    if found is None:
-        raise UserError(
-            "the native kernels are not in use here (logging at level INFO says why); install dgconv again with a C++ "
-            "compiler at hand, or run the network with torch"
-        )
-    return found
 
 
 def unsupported(step: Step) -> str | None:

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from ..ops import structs
+from ..ops.native import library
 from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
 from .graph import Concat, Conv, Graph, Step, values_read
 from .memory import empty
-from .packing import PackedStep, library
+from .packing import PackedStep
 from .shapes import Shape, as_planes, convolved_shape, value_shapes
 
 CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed

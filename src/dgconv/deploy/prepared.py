@@ -18,8 +18,6 @@ from .report import PreparationReport, rows_of
 from .segments import Segment, segments
 from .shapes import input_channels
 
-NO_KERNELS = "the native kernels are not in use here"
-
 
 class PreparedModel(nn.Module):
     """What :func:`~dgconv.deploy.prepare` makes of a model: the same function of an image, for the CPU, in float32.
@@ -84,7 +82,7 @@ class PreparedModel(nn.Module):
         rows = [row for run in self._runs for row in rows_of(run.segment.graph, run.segment.reason)]
         for path, model in self.inner:
             rows += [row for run in model._runs for row in rows_of(run.segment.graph, run.segment.reason, path)]
-        return PreparationReport(tuple(rows), native.isa())
+        return PreparationReport(tuple(rows), native.isa(), native.why_not())
 
     def fits(self, x: Any) -> bool:
         """Whether the model takes this input."""
@@ -151,7 +149,7 @@ class _Run:
 
 def _runs(graph: Graph) -> Iterator[_Run]:
     def why_not(step: Step) -> str | None:
-        return unsupported(step) if native.available() else NO_KERNELS
+        return unsupported(step) if native.available() else "no native kernels"
 
     parts = segments(graph, why_not)
     last_reads = {name: part for part in parts for name in part.reads}

@@ -28,6 +28,7 @@ class PreparationReport:
 
     rows: tuple[StepReport, ...]
     isa: str
+    why_not_native: str | None = None  # of all steps: why there are no native kernels, and what to do
 
     @property
     def native(self) -> list[StepReport]:
@@ -42,7 +43,8 @@ class PreparationReport:
     def summary(self) -> str:
         """One line."""
         native = f"{len(self.native)} of {len(self.rows)} steps are native ({self.isa})"
-        return native + (f", {len(self.left)} are left to torch" if self.left else "")
+        left = f", {len(self.left)} are left to torch" if self.left else ""
+        return native + left + (f"; {self.why_not_native}" if self.why_not_native else "")
 
     def __rich__(self) -> Group:
         table = Table("layers", "step", "runs", "reason")

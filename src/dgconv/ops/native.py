@@ -25,23 +25,37 @@ log = logging.getLogger(__name__)
 
 def available() -> bool:
     """Whether the native kernels can be used here."""
-    return library() is not None
+    return why_not() is None
+
+
+def why_not() -> str | None:
+    """Why the native kernels are not in use, and what to do; None where they are."""
+    found = _find()
+    return found if isinstance(found, str) else None
 
 
 def isa() -> str:
     """The instruction set in use: "avx512", "avx2" or "portable"; "none" without the native kernels."""
-    found = library()
-    return found.dgconv_isa().decode() if found else "none"
+    return library().dgconv_isa().decode() if available() else "none"
+
+
+def library() -> ctypes.CDLL:
+    """The kernels; a ``UserError`` where they cannot be used."""
+    found = _find()
+    if isinstance(found, str):
+        raise UserError(found)
+    return found
 
 
 @cache
-def library() -> ctypes.CDLL | None:
-    """The kernels, loaded once; None, and one line in the log, where they cannot be used."""
+def _find() -> ctypes.CDLL | str:
+    """The kernels, loaded once; or why not, which is also told once."""
     try:
         found = _load()
     except (ImportError, OSError) as problem:
-        log.info("native kernels are not in use: %s", problem)
-        return None
+        reason = f"the native kernels are not in use: {problem}"
+        log.warning("%s", reason)
+        return reason
     _select(found, os.environ.get(ISA_VARIABLE, ""))
     return found
 

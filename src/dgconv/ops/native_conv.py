@@ -55,8 +55,6 @@ class NativeConv2d:
         activation: str = "identity",
     ) -> None:
         library = native.library()
-        if library is None:
-            raise UserError("the native kernels are not available; install dgconv again with a C++ compiler at hand")
         out_channels, in_channels, kernel_h, kernel_w = weight.shape
         self.library, self.padding = library, padding
         self.in_channels = in_channels if dynamic else in_channels * groups
