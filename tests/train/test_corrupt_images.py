@@ -1,15 +1,15 @@
 """Training on a data set with broken files in it."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import run_dgconv
 from safetensors.torch import load_file
 
+from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.train import Recipe, evaluate, resume, train
 from dgconv.train.run import Run
@@ -87,9 +87,7 @@ def test_a_run_that_a_corrupt_image_stopped_goes_on_without_it(photos, tmp_path)
         path.write_bytes(content)
     with pytest.raises(UserError, match="--skip-corrupt-images"):
         resume(tmp_path)
-    command = [sys.executable, "-m", "dgconv", "train", "--resume", str(tmp_path), "--skip-corrupt-images"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    main(["train", "--resume", str(tmp_path), "--skip-corrupt-images"])
     assert [line["skipped_images"] for line in metrics_of(tmp_path)] == [None, 2]
 
 
@@ -97,19 +95,16 @@ def test_the_command_line_says_which_and_how_many(photos, tmp_path):
     small = ["--stages", "1", "--growth", "4", "--image-size", "16", "--epochs", "1", "--batch-size", "4"]
     options = ["--data", "folder", "--data-dir", str(photos), "--workers", "2", *small]
 
-    def dgconv(*arguments):
-        command = [sys.executable, "-m", "dgconv", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
-
-    refused = dgconv("train", *options, "--out", "stopped")
-    assert refused.returncode == 2
-    assert "--skip-corrupt-images" in refused.stderr
-    assert "Traceback" not in refused.stderr
-    done = dgconv("train", *options, "--out", "run", "--skip-corrupt-images")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("image skipped: cannot read the image in") == 3
-    assert str(photos / "test" / "light" / "2.png") in done.stderr
-    assert "3 corrupt skipped" in done.stdout
-    assert "top-1 error, 5 test images" in done.stdout
-    assert "test images skipped, corrupt" in done.stdout
-    assert json.loads(dgconv("eval", "run", "--json").stdout)["skipped_images"] == 1
+    code, _, told = run_dgconv("train", *options, "--out", "stopped", folder=tmp_path)
+    assert code == 2
+    assert "--skip-corrupt-images" in told
+    assert "Traceback" not in told
+    code, shown, told = run_dgconv("train", *options, "--out", "run", "--skip-corrupt-images", folder=tmp_path)
+    assert code == 0, told
+    assert told.count("image skipped: cannot read the image in") == 3
+    assert str(photos / "test" / "light" / "2.png") in told
+    assert "3 corrupt skipped" in shown
+    assert "top-1 error, 5 test images" in shown
+    assert "test images skipped, corrupt" in shown
+    code, shown, _ = run_dgconv("eval", "run", "--json", folder=tmp_path)
+    assert json.loads(shown)["skipped_images"] == 1

@@ -10,8 +10,9 @@ import time
 import psutil
 import pytest
 import torch
-import torch.multiprocessing as mp
+from processes import FORKSERVER
 from safetensors.torch import load_file
+from torch.multiprocessing import start_processes
 
 from dgconv.data import load_data
 from dgconv.train import Recipe, train
@@ -52,7 +53,7 @@ def in_a_group(rank, folder, model):
 @pytest.mark.parametrize("model", ["condensenet20_dgc", "condensenet20_dgcg"])
 def test_two_processes_give_the_gradients_of_one(tmp_path, model):
     expected, threshold = one_step(tmp_path / "alone", model)
-    mp.spawn(in_a_group, (tmp_path, model), nprocs=2)
+    start_processes(in_a_group, (tmp_path, model), nprocs=2, start_method=FORKSERVER.get_start_method())
     for rank in range(2):
         values, group_threshold = torch.load(tmp_path / f"{rank}.pt")
         assert (group_threshold is None) == (threshold is None) == (model == "condensenet20_dgc")
@@ -115,7 +116,7 @@ def test_ranks_stop_together_when_their_time_is_over(tmp_path):
 def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
     folder = tmp_path / "run"
     process = subprocess.Popen(
-        torchrun(folder, "--max-restarts", "2", epochs=20), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        torchrun(folder, "--max-restarts", "2", epochs=4), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env=environment(),
     )  # fmt: skip
     while not (folder / CHECKPOINT).exists():
@@ -125,5 +126,5 @@ def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
     os.kill(workers[-1].pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 20
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4
     assert all(tensor.isfinite().all() for tensor in load_file(folder / "model.safetensors").values())

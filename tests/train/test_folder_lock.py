@@ -3,10 +3,10 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
+import time
 
 import pytest
+from processes import FORKSERVER
 
 from dgconv.compare.runs import _clear
 from dgconv.errors import UserError
@@ -14,16 +14,14 @@ from dgconv.train import Recipe, resume, train, train_all
 from dgconv.train.folder_lock import LOCK, content_of, locked
 
 RECIPE = Recipe(stages=(1, 1), growth=(4, 8), image_size=8, batch_size=512, epochs=1)
-HOLD_WITH_A_CHILD = """
-import os, sys, time
-from pathlib import Path
-from dgconv.train.folder_lock import locked
-with locked([Path(sys.argv[1])]):
-    child = os.fork()
-    if child:
-        print(child, flush=True)
-    time.sleep(60)
-"""
+
+
+def hold_with_a_child(folder, says):
+    with locked([folder]):
+        child = os.fork()
+        if child:
+            says.send(child)
+        time.sleep(60)
 
 
 def test_held_by_one_at_a_time(tmp_path):
@@ -56,14 +54,16 @@ def test_two_networks_in_one_folder(tmp_path):
 
 def test_a_child_of_a_killed_process_does_not_hold_it(tmp_path):
     """As readers of images, which outlive their parent by some seconds."""
-    command = [sys.executable, "-c", HOLD_WITH_A_CHILD, str(tmp_path)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    child = int(process.stdout.readline())
+    hears, says = FORKSERVER.Pipe(duplex=False)
+    process = FORKSERVER.Process(target=hold_with_a_child, args=(tmp_path, says))
+    process.start()
+    assert hears.poll(60)
+    child = hears.recv()
     try:
         with pytest.raises(UserError, match=f"process {process.pid} "), locked([tmp_path]):
             pass
         process.kill()
-        process.wait()
+        process.join()
         os.kill(child, 0)  # it lives
         with locked([tmp_path]):
             pass
