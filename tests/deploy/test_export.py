@@ -7,10 +7,13 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
-from dgconv import create_model, dynamic_layers, save_model
+from dgconv import convert_, create_model, dynamic_layers, save_model
 from dgconv.cli import main
-from dgconv.deploy.export import export_model, write_onnx
+from dgconv.deploy import export_model, prepare
+from dgconv.deploy.export import write_onnx
+from dgconv.deploy.outputs import difference, names_of
 from dgconv.deploy.settle import settle_
 from dgconv.errors import UserError
 from dgconv.layers import HeadGate
@@ -91,7 +94,7 @@ def test_the_gate_in_onnx_chooses_exactly_the_same(tmp_path, tie_rule):
     special[torch.rand(special.shape) < 0.2] = float("nan")
     special[torch.rand(special.shape) < 0.1] = float("inf")
     for scores in (torch.rand(7, 4, 24), few_values, torch.zeros(1, 4, 24), torch.full((1, 4, 24), torch.nan), special):
-        result, expected = exported(scores), gate(scores)
+        (result,), expected = exported(scores), gate(scores)
         assert torch.equal(result.nan_to_num(5), expected.nan_to_num(5))
 
 
@@ -107,6 +110,63 @@ def test_torch_export(network, tmp_path):
     loaded = torch.export.load(tmp_path / "net.pt2")
     assert "dgconv.dynamic_group_conv2d" in str(loaded.graph)
     assert_computes(model, loaded.module(), size)
+
+
+class Branches(nn.Module):
+    """Returns a dict with a list in it; one name is that of a value inside, one tensor has no batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)
+
+    def forward(self, x):
+        stem = self.stem(x)
+        out = self.conv(stem)
+        return {"conv2d": out.mean((2, 3)), "aux": [stem, out.mean()]}
+
+
+@pytest.fixture
+def branches():
+    model = Branches().eval()
+    convert_(model)
+    return model
+
+
+def test_several_outputs_in_onnx(branches, tmp_path):
+    assert export_model(branches, tmp_path / "net.onnx", "onnx", (3, 8, 8)).difference < 1e-5
+    session, _ = session_of(tmp_path / "net.onnx")
+    outputs = {output.name: output.shape for output in session.get_outputs()}
+    assert outputs == {"conv2d": ["batch", 8], "aux.0": ["batch", 8, 6, 6], "aux.1": []}
+    assert [names_of(output) for output in (torch.ones(1), (torch.ones(1), [torch.ones(1)]))] == [
+        ["logits"],
+        ["output_0", "output_1.0"],
+    ]
+
+
+def test_several_outputs_in_torch_export(branches, tmp_path):
+    assert export_model(branches, tmp_path / "net.pt2", "torch", (3, 8, 8)).difference == 0
+    loaded, x = torch.export.load(tmp_path / "net.pt2").module(), torch.randn(3, 3, 8, 8)
+    torch.testing.assert_close(loaded(x), branches(x))
+
+
+def test_a_difference_in_any_output_shows():
+    zero, one, nan = torch.zeros(2), torch.ones(2), torch.full((2,), torch.nan)
+    assert difference({"a": zero, "b": 2 * one}, [zero, 2 * one]) == 0
+    assert difference({"a": zero, "b": 1.5 * one}, [zero, 2 * one]) == 0.25
+    assert torch.tensor(difference([one, nan, one], [one, one, one])).isnan()
+
+
+def test_half_precision(branches, tmp_path):
+    assert export_model(branches.half(), tmp_path / "net.pt2", "torch", (3, 8, 8)).difference == 0
+    loaded = torch.export.load(tmp_path / "net.pt2").module()
+    assert loaded(torch.randn(2, 3, 8, 8).half())["conv2d"].dtype == torch.float16
+    with pytest.raises(UserError, match=r"no bfloat16 .* call model.float\(\) first"):
+        export_model(branches.bfloat16(), tmp_path / "net.onnx", "onnx", (3, 8, 8))
+
+
+def test_a_prepared_model_is_refused(branches, tmp_path):
+    with pytest.raises(UserError, match="export the model it was prepared from"):
+        export_model(prepare(branches), tmp_path / "net.pt2", "torch", (3, 8, 8))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")

@@ -1,8 +1,9 @@
-"""From a trained network to a fast one: :func:`prepare` it for this CPU, and keep it on disk."""
+"""From a trained network to a fast one: :func:`prepare` it for this CPU, keep it on disk, write it for others."""
 
+from .export import export_model
 from .prepare import prepare
 from .prepared import PreparedModel
 from .program import StepTime
 from .storage import load, save
 
-__all__ = ["prepare", "PreparedModel", "StepTime", "save", "load"]
+__all__ = ["prepare", "PreparedModel", "StepTime", "save", "load", "export_model"]

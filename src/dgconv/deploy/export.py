@@ -28,9 +28,12 @@ from ..errors import UserError
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, load_model
 from ..models.storage import read_config
+from . import outputs
+from .outputs import worst
+from .prepared import PreparedModel
 
 Format = Literal["onnx", "torch", "aoti"]
-Network = Callable[[Tensor], Tensor]
+Network = Callable[[Tensor], Any]
 
 SUFFIX: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "aoti": ".pt2"}
 CHECKED_BATCHES = (1, 7)
@@ -43,7 +46,7 @@ NEEDS_IMPORT = "It holds dgconv's own operation: 'import dgconv' before loading 
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how far its result is from the network's, relative to the largest logit."""
+    """A file that was written, and how far its result is from the network's, relative to the largest value."""
 
     file: str
     format: Format
@@ -59,8 +62,16 @@ class Exported:
 def export_model(model: nn.Module, file: Path | str, format: Format, input_size: tuple[int, int, int]) -> Exported:
     """Write a network for images of one size and batches of any, and hold the file's result against the network's.
 
+    It may be any network, of ``create_model`` or your own, that takes one tensor and returns one or several.
     The file is new: nothing is overwritten, and nothing is left behind if the export fails.
+
+    Args:
+        model: as trained or converted, not prepared; on the CPU. It is written as it is in eval mode.
+        file: ends in ``.onnx``, or in ``.pt2`` for the other formats.
+        format: "onnx", "torch" or "aoti"; see :mod:`dgconv.deploy.export`.
+        input_size: channels, height and width of the images.
     """
+    _check(model)
     file = Path(file)
     if format not in SUFFIX:
         raise UserError(f"format must be one of {', '.join(SUFFIX)}, got {format!r}")
@@ -77,13 +88,23 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
             warnings.simplefilter("ignore")  # torch's, about itself
             temporary = Path(folder) / file.name
             written = WRITERS[format](model, temporary, input_size)
-            difference = max(_difference(model, written, batch, input_size) for batch in CHECKED_BATCHES)
+            examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
+            difference = worst(outputs.difference(written(images), model(images)) for images in examples)
             os.replace(temporary, file)
     finally:
         model.train(was_training)
     is_dynamic = any(True for _ in dynamic_layers(model))
     note = (MASKED_DENSE if format == "onnx" else NEEDS_IMPORT) if is_dynamic else ""
     return Exported(str(file), format, file.stat().st_size, input_size, difference, note)
+
+
+def _check(model: nn.Module) -> None:
+    if any(isinstance(module, PreparedModel) for module in model.modules()):
+        raise UserError("a prepared model cannot be exported; export the model it was prepared from")
+    if places := {parameter.device.type for parameter in model.parameters()} - {"cpu"}:
+        raise UserError(
+            f"networks are exported from the CPU, and this one is on {places.pop()}; call model.cpu() first"
+        )
 
 
 def export_run(run: Path | str, file: Path | str, format: Format) -> Exported:
@@ -100,14 +121,18 @@ def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
 
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
     """The network as torch.export sees it, with our operation in it."""
-    example = torch.randn(2, *input_size)  # not 1, which torch.export would take for a constant
+    example = _example(model, 2, input_size)  # not 1, which torch.export would take for a constant
     return torch.export.export(model, (example,), dynamic_shapes=({0: Dim("batch", min=1)},))
 
 
 def save_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> None:
-    """In standard operations, one file, the input called ``images`` and the output ``logits``."""
+    """In standard operations, one file, the input called ``images`` and the output ``logits``.
+
+    Several outputs are called by their places in what the network returns; see :func:`outputs.names_of`.
+    """
     require("onnx")
     require("onnxscript")
+    output_names = outputs.names_of(model(_example(model, 2, input_size)))
     program = traced(model, input_size).run_decompositions(
         {torch.ops.dgconv.dynamic_group_conv2d.default: _in_standard_operations}
     )
@@ -115,24 +140,34 @@ def save_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> None
         program,
         (),
         input_names=["images"],
-        output_names=["logits"],
+        output_names=output_names,
         dynamo=True,
         verbose=False,
         custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
     )
     assert onnx_program is not None
-    for value in (*onnx_program.model.graph.inputs, *onnx_program.model.graph.outputs):
-        assert value.shape is not None
-        value.shape[0] = "batch"  # in the place of a name made up by torch
+    _name_the_batch(onnx_program.model.graph)
+    require("onnx_ir.passes.common").NameFixPass()(onnx_program.model)  # a value inside may be called like an output
     onnx_program.save(str(file), external_data=False)
 
 
+def _name_the_batch(graph: Any) -> None:
+    """``batch``, in the place of a name made up by torch."""
+    (images,) = graph.inputs
+    made_up = images.shape[0]
+    for value in (images, *graph.outputs):
+        if value.shape and value.shape[0] == made_up:
+            value.shape[0] = "batch"
+
+
 def write_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> Network:
-    """Write, and load with ONNX Runtime."""
+    """Write, and load with ONNX Runtime. The result is a list of tensors."""
     runtime = require("onnxruntime")
+    if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
+        raise UserError("ONNX Runtime has no bfloat16 convolutions on the CPU; call model.float() first")
     save_onnx(model, file, input_size)
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    return lambda x: torch.from_numpy(session.run(None, {"images": x.numpy()})[0])
+    return lambda x: [torch.from_numpy(output) for output in session.run(None, {"images": x.numpy()})]
 
 
 def write_torch(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -> Network:
@@ -195,7 +230,7 @@ def _stable_sort(self: Any, stable: bool | None = None, dim: int = -1, descendin
     return op.TopK(self, count, axis=dim, largest=int(descending), sorted=1)
 
 
-def _difference(model: nn.Module, written: Network, batch: int, input_size: tuple[int, int, int]) -> float:
-    images = torch.randn(batch, *input_size)
-    expected = model(images)
-    return float((written(images) - expected).abs().max() / expected.abs().max())
+def _example(model: nn.Module, batch: int, input_size: tuple[int, ...]) -> Tensor:
+    """Random images, as precise as the network."""
+    dtypes = [parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()]
+    return torch.randn(batch, *input_size, dtype=dtypes[0] if dtypes else None)
