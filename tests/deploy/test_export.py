@@ -164,9 +164,11 @@ def test_half_precision(branches, tmp_path):
         export_model(branches.bfloat16(), tmp_path / "net.onnx", "onnx", (3, 8, 8))
 
 
-def test_a_prepared_model_is_refused(branches, tmp_path):
+def test_models_that_cannot_be_exported(branches, tmp_path):
     with pytest.raises(UserError, match="export the model it was prepared from"):
         export_model(prepare(branches), tmp_path / "net.pt2", "torch", (3, 8, 8))
+    with pytest.raises(UserError, match=r"weight is on meta; call model.cpu\(\) first"):
+        export_model(nn.Conv2d(3, 3, 1, device="meta"), tmp_path / "net.pt2", "torch", (3, 8, 8))
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")

@@ -101,10 +101,11 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
 def _check(model: nn.Module) -> None:
     if any(isinstance(module, PreparedModel) for module in model.modules()):
         raise UserError("a prepared model cannot be exported; export the model it was prepared from")
-    if places := {parameter.device.type for parameter in model.parameters()} - {"cpu"}:
-        raise UserError(
-            f"networks are exported from the CPU, and this one is on {places.pop()}; call model.cpu() first"
-        )
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu":
+            raise UserError(
+                f"networks are exported from the CPU, and {name} is on {parameter.device}; call model.cpu() first"
+            )
 
 
 def export_run(run: Path | str, file: Path | str, format: Format) -> Exported:
