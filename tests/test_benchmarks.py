@@ -16,6 +16,7 @@ from dgconv.train import lasso_loss
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import training_step  # noqa: E402
 from authors_form import AuthorsFormConv2d, take_lasso  # noqa: E402
 from forms import TrainingStep  # noqa: E402
 
@@ -119,17 +120,31 @@ def test_benchmark_runs_on_a_cpu(tmp_path):
         assert row["loss"] > 0
 
 
-def test_benchmark_shows_a_failure_and_goes_on():
-    done = run_benchmark(
+@pytest.fixture
+def benchmark_here(monkeypatch, capsys):
+    """Runs the benchmark in this process, but for what it starts itself; exit code, output and standard error."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run(*args: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["training_step.py", "--device", "cpu", *args])
+        with pytest.raises(SystemExit) as ended:
+            training_step.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_benchmark_shows_a_failure_and_goes_on(benchmark_here):
+    code, shown, _ = benchmark_here(
         "--models", "no-such-model", "--batch-sizes", "4", "--repeats", "1", "--forms", "ours", "--json"
     )
-    assert done.returncode == 1
-    (row,) = json.loads(done.stdout)["rows"]
+    assert code == 1
+    (row,) = json.loads(shown)["rows"]
     assert row["error"].startswith("failed: ")
     assert "no-such-model" in row["error"]
 
 
-def test_benchmark_has_no_graph_on_a_cpu():
-    done = run_benchmark("--forms", "ours graph")
-    assert done.returncode == 2
-    assert "on a CPU" in done.stderr
+def test_benchmark_has_no_graph_on_a_cpu(benchmark_here):
+    code, _, told = benchmark_here("--forms", "ours graph")
+    assert code == 2
+    assert "on a CPU" in told

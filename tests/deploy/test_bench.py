@@ -25,8 +25,10 @@ FORMS = [
 
 
 @pytest.fixture
-def run(tmp_path):
-    """A tiny network on disk, as a training leaves it."""
+def run(tmp_path, monkeypatch):
+    """A tiny network on disk, as a training leaves it; and nothing is waited for before a call is timed."""
+    monkeypatch.setattr(bench, "PAUSE", 0.0)
+    monkeypatch.setattr(bench, "GET_GOING", 0.0)
     model = create_model("condensenet20_dgc", stages=(1, 1), growth=(4, 8), pruning_rate=0.5, num_classes=7)
     settle_(model, (3, 12, 12))
     save_model(model, tmp_path / "run", input_size=(3, 12, 12))

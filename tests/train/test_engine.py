@@ -16,7 +16,7 @@ from dgconv.train.diagnose import Diverged
 from dgconv.train.run import Run
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit
 
-SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 16, "batch_size": 32}
+SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size": 32}
 
 
 def run(folder, **options):

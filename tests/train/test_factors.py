@@ -155,7 +155,7 @@ def test_cutout_is_for_images_in_memory():
 
 def test_the_end_of_the_ramp(tmp_path):
     """Head-wise, with one threshold, and as a MAC budget: at the end of the first of two epochs all is pruned."""
-    small = SMALL | {"epochs": 2, "threshold_every": 1, "image_size": 16}
+    small = SMALL | {"epochs": 2, "threshold_every": 1, "image_size": 8}
     for name, options in {
         "condensenet20_dgc": {},
         "condensenet20_dgcg": {},
