@@ -1,4 +1,4 @@
-"""How long a network takes on this machine's CPU: dense, with standard and with dynamic group convolution.
+"""How long a network takes on this machine's CPU, in several forms and beside others.
 
 Repeats are interleaved: each one runs every form in turn, so that a machine that slows down slows all of them down.
 Before the timed call there is a pause, and then the form runs untimed for a while: the threads of each runtime go on
@@ -10,11 +10,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import __version__
 from ..environment import describe_environment
@@ -22,8 +21,11 @@ from ..errors import UserError
 from ..layers.select import dynamic_layers
 from ..ops import native
 from .bench_forms import Call, Form, Kind, all_forms, disagreement, package_version
-from .bench_networks import Networks
-from .prepare import prepare
+from .bench_result import Bench, Measurement, Row
+from .prepare import check, prepare
+
+if TYPE_CHECKING:
+    from .bench_networks import Networks  # which knows all of training
 
 ROUND_SECONDS = 8.0  # that the repeats of one batch size and number of threads take together, unless told how many
 FEWEST, MOST = 5, 100  # repeats
@@ -31,45 +33,38 @@ PAUSE, GET_GOING = 0.01, 0.02  # seconds before a timed call
 Tell = Callable[[str, int, int], None]  # what is done, how many parts of it, of how many
 
 
-@dataclass(frozen=True)
-class Row:
-    """Seconds of one form, median and quartiles, and its speed-up over the fastest dense form; or why it has none."""
+def measure(
+    model: nn.Module,
+    images: Tensor,
+    *,
+    dense: nn.Module | None = None,
+    threads: int | tuple[int, ...] = (),
+    repeats: int | None = None,
+) -> Bench:
+    """How long your own network takes on this machine's CPU, as torch runs it and prepared. ``print`` the result.
 
-    kind: Kind
-    form: str
-    layout: str = ""
-    median: float | None = None
-    quartiles: tuple[float, float] | None = None
-    speedup: float | None = None
-    missing: str = ""
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """All forms at one batch size and number of threads. ``split`` says where the prepared DGC's time goes."""
-
-    batch_size: int
-    threads: int
-    repeats: int
-    rows: list[Row]
-    split: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Bench:
-    model: str
-    pruning_rate: float
-    input_size: tuple[int, int, int]
-    machine: dict[str, Any]
-    measurements: list[Measurement]
-    warnings: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    Args:
+        model: converted or not; in eval mode, float32, on the CPU; called with one tensor.
+        images: a batch, [batch, channels, height, width]. What a dynamic network computes depends on the images, so
+            real ones say more than random ones.
+        dense: the network before it was converted, to compare with: in torch, ONNX Runtime, OpenVINO (where they are
+            installed) and prepared. Without it, speed-ups are over torch.
+        threads: a number of threads, or several; by default one, and all cores.
+        repeats: timed calls of each form; by default as many as 8 seconds hold, at least 5.
+    """
+    networks: dict[Kind, nn.Module] = {"dense": dense} if dense is not None else {}
+    networks["model"] = model
+    for network in networks.values():
+        check(network)
+    if not (isinstance(images, Tensor) and images.dim() == 4 and images.dtype == torch.float32 and images.is_cpu):
+        got = f"{list(images.shape)}, {images.dtype}, {images.device}" if isinstance(images, Tensor) else repr(images)
+        raise UserError(f"images must be a float32 tensor [batch, channels, height, width] on the CPU, got {got}")
+    threads = (threads,) if isinstance(threads, int) else tuple(threads)
+    return _bench(type(model).__name__, networks, [images], threads=threads, repeats=repeats)
 
 
 def run_bench(
-    networks: Networks,
+    networks: "Networks",
     *,
     batch_sizes: tuple[int, ...] = (1,),
     threads: tuple[int, ...] = (),
@@ -78,45 +73,59 @@ def run_bench(
     tell: Tell = lambda what, done, total: None,
 ) -> Bench:
     """Measure every form at every batch size and number of threads; default one thread, and all cores."""
+    _check_positive("batch sizes", batch_sizes)
+    by_kind: dict[Kind, nn.Module] = {"dense": networks.dense, "sgc": networks.sgc, "dgc": networks.dgc}
+    batches = [
+        torch.randn(batch_size, *networks.input_size, generator=torch.Generator().manual_seed(1))
+        for batch_size in batch_sizes
+    ]
+    return _bench(networks.title, by_kind, batches, threads=threads, repeats=repeats, compile=compile, tell=tell)
+
+
+def _bench(
+    title: str,
+    networks: dict[Kind, nn.Module],
+    batches: list[Tensor],
+    *,
+    threads: tuple[int, ...],
+    repeats: int | None,
+    compile: bool = False,
+    tell: Tell = lambda what, done, total: None,
+) -> Bench:
+    """Every form of every network; the last network is the one that the figures are about."""
     threads = threads or tuple(sorted({1, cores()}))
-    for name, values in (
-        ("batch sizes", batch_sizes),
-        ("threads", threads),
-        ("repeats", (1 if repeats is None else repeats,)),
-    ):
-        if not values or min(values) < 1:
-            raise UserError(f"{name} must be at least 1, got {' '.join(map(str, values)) or 'none'}")
+    _check_positive("threads", threads)
+    _check_positive("repeats", (1 if repeats is None else repeats,))
+    _, channels, height, width = batches[0].shape
+    size, model = (channels, height, width), list(networks.values())[-1]
     measurements: list[Measurement] = []
     problems = [f"'prepared' is run by torch, for {reason}"] if (reason := native.why_not()) else []
-    total = len(batch_sizes) * len(threads)
-    with all_forms(networks, compile) as forms, _threads_restored():
-        for batch_size in batch_sizes:
-            images = torch.randn(batch_size, *networks.input_size, generator=torch.Generator().manual_seed(1))
+    total = len(batches) * len(threads)
+    with all_forms(networks, size, compile) as forms, _threads_restored():
+        for images in batches:
             for count in threads:
-                tell(f"batch {batch_size}, {count} threads", len(measurements), total)
+                tell(f"batch {len(images)}, {count} threads", len(measurements), total)
                 torch.set_num_threads(count)
                 calls, missing = _make(forms, count, images)
-                problems += [f"batch {batch_size}: {problem}" for problem in disagreement(calls)]
+                problems += [f"batch {len(images)}: {problem}" for problem in disagreement(calls)]
                 seconds = _time(calls, repeats)
-                measurements.append(
-                    Measurement(
-                        batch_size,
-                        count,
-                        len(next(iter(seconds.values()))),
-                        rows_of(forms, seconds, missing),
-                        _split(networks, images),
-                    )
-                )
+                done, rows = len(next(iter(seconds.values()))), rows_of(forms, seconds, missing)
+                measurements.append(Measurement(len(images), count, done, rows, _split(model, images)))
         tell("done", total, total)
-    rates = [layer.pruning_rate for _, layer in dynamic_layers(networks.dgc)]
+    rates = [layer.pruning_rate for _, layer in dynamic_layers(model)]
     return Bench(
-        model=networks.title,
-        pruning_rate=sum(rates) / len(rates),
-        input_size=networks.input_size,
+        model=title,
+        pruning_rate=sum(rates) / len(rates) if rates else None,
+        input_size=size,
         machine=describe_machine(),
         measurements=measurements,
         warnings=list(dict.fromkeys(problems)),
     )
+
+
+def _check_positive(name: str, values: tuple[int, ...]) -> None:
+    if not values or min(values) < 1:
+        raise UserError(f"{name} must be at least 1, got {' '.join(map(str, values)) or 'none'}")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -135,7 +144,8 @@ def cores() -> int:
 def rows_of(forms: list[Form], seconds: dict[Form, list[float]], missing: dict[Form, str]) -> list[Row]:
     """A row for each form; of those that differ in the layout alone, the faster one."""
     medians = {form: statistics.median(values) for form, values in seconds.items()}
-    best_dense = min(median for form, median in medians.items() if form.kind == "dense")
+    dense = [median for form, median in medians.items() if form.kind == "dense"]
+    baseline = min(dense or [median for form, median in medians.items() if form.name == "torch"])
     rows = []
     for kind, name in dict.fromkeys((form.kind, form.name) for form in forms):
         same = [form for form in forms if (form.kind, form.name) == (kind, name)]
@@ -145,7 +155,7 @@ def rows_of(forms: list[Form], seconds: dict[Form, list[float]], missing: dict[F
             continue
         form = min(timed, key=lambda candidate: medians[candidate])
         median = medians[form]
-        rows.append(Row(kind, name, form.layout, median, _quartiles(seconds[form]), best_dense / median))
+        rows.append(Row(kind, name, form.layout, median, _quartiles(seconds[form]), baseline / median))
     return rows
 
 
@@ -187,11 +197,11 @@ def _settle(call: Call) -> None:
         call()
 
 
-def _split(networks: Networks, images: Tensor, repeats: int = 5) -> dict[str, float]:
-    """Median seconds of the parts of the prepared DGC network; nothing where they cannot be told apart."""
+def _split(model: nn.Module, images: Tensor, repeats: int = 5) -> dict[str, float]:
+    """Median seconds of the parts of the prepared network; nothing where they cannot be told apart."""
     if not native.available():
         return {}
-    prepared = prepare(networks.dgc)
+    prepared = prepare(model)
     prepared(images)
     splits = [prepared.time_split(images) for _ in range(repeats)]
     return {part: statistics.median(split.get(part, 0.0) for split in splits) for part in splits[0]}

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from .bench_networks import Networks
 from .export import require, save_onnx
+from .outputs import difference, tensors_of
 from .prepare import prepare
 
-Kind = Literal["dense", "sgc", "dgc"]
-Call = Callable[[], Tensor]  # one pass over the images it was made for
+Kind = Literal["dense", "sgc", "dgc", "model"]  # the last one: of the user's own, whatever it is
+Call = Callable[[], Any]  # one pass over the images it was made for
 AGREE = 1e-3  # of the largest logit
 
 
@@ -36,20 +36,29 @@ class Form:
 
 
 @contextmanager
-def all_forms(networks: Networks, compile: bool = False) -> Iterator[list[Form]]:
+def all_forms(
+    networks: dict[Kind, nn.Module], input_size: tuple[int, int, int], compile: bool = False
+) -> Iterator[list[Form]]:
     """Every form there is, those included that lack something here."""
     with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "dense.onnx"
 
         @cache
+        def why_no_onnx_file() -> str:
+            try:
+                with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+                    save_onnx(networks["dense"], file, input_size)
+            except Exception as error:  # whatever torch finds in a network that it cannot write
+                return f"no ONNX file: {type(error).__name__}"
+            return ""
+
         def onnx_file() -> Path:
-            file = Path(folder) / "dense.onnx"
-            with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-                save_onnx(networks.dense, file, networks.input_size)
+            if problem := why_no_onnx_file():
+                raise UserError(problem)
             return file
 
         forms: list[Form] = []
-        by_kind: dict[Kind, nn.Module] = {"dense": networks.dense, "sgc": networks.sgc, "dgc": networks.dgc}
-        for kind, model in by_kind.items():
+        for kind, model in networks.items():
             forms += [
                 Form(kind, "torch", _eager(model, torch.contiguous_format), "NCHW"),
                 Form(kind, "torch", _eager(model, torch.channels_last), "NHWC"),
@@ -101,7 +110,7 @@ def _onnx_runtime(file: Callable[[], Path], threads: int, images: Tensor) -> Cal
     options.intra_op_num_threads = threads
     session = runtime.InferenceSession(str(file()), options, providers=["CPUExecutionProvider"])
     inputs = {"images": images.numpy()}
-    return lambda: torch.from_numpy(session.run(None, inputs)[0])
+    return lambda: [torch.from_numpy(output) for output in session.run(None, inputs)]
 
 
 def _openvino(file: Callable[[], Path], threads: int, images: Tensor) -> Call:
@@ -115,7 +124,7 @@ def _openvino(file: Callable[[], Path], threads: int, images: Tensor) -> Call:
     }
     request = core.compile_model(model, "CPU", settings).create_infer_request()
     array = images.numpy()
-    return lambda: torch.from_numpy(next(iter(request.infer([array], share_inputs=True).values())))
+    return lambda: [torch.from_numpy(output) for output in request.infer([array], share_inputs=True).values()]
 
 
 def _installed(name: str) -> Any:
@@ -138,24 +147,23 @@ def package_version(name: str) -> str | None:
 def disagreement(forms: dict[Form, Call]) -> list[str]:
     """What forms of one network compute differently: a warning each."""
     problems = []
-    expected: dict[Kind, Tensor] = {}
+    expected: dict[Kind, list[Tensor]] = {}
     for form, call in forms.items():
-        result = call().clone()
+        result = [tensor.clone() for tensor in tensors_of(call())]
         if form.kind not in expected:
             expected[form.kind] = result
             continue
-        reference = expected[form.kind]
-        difference = float((result - reference).abs().max() / reference.abs().max())
-        if not difference <= AGREE:
+        gap = difference(result, expected[form.kind])
+        if not gap <= AGREE:
             problems.append(
                 f"{form.kind}, {form.name} {form.layout}".strip()
-                + f" differs from torch by {difference:.1g} of the largest logit"
+                + f" differs from torch by {gap:.1g} of the largest logit"
             )
     return problems
 
 
 def _without_grad(call: Call) -> Call:
-    def run() -> Tensor:
+    def run() -> Any:
         with torch.no_grad():
             return call()
 

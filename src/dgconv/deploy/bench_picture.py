@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ..errors import UserError
-from .bench import Bench, Measurement
 from .bench_forms import Kind
+from .bench_result import Bench, Measurement
 
-COLOURS: dict[Kind, str] = {"dense": "#0072B2", "sgc": "#E69F00", "dgc": "#009E73"}  # told apart by colour-blind eyes
-LABELS: dict[Kind, str] = {"dense": "dense", "sgc": "SGC", "dgc": "DGC"}
+# told apart by colour-blind eyes
+COLOURS: dict[Kind, str] = {"dense": "#0072B2", "sgc": "#E69F00", "dgc": "#009E73", "model": "#009E73"}
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -36,7 +36,8 @@ def draw_bench(bench: Bench, file: Path) -> None:
         _draw_panel(panel, measurement)
     size = "x".join(map(str, bench.input_size))
     machine = f"{bench.machine['hardware']}, torch {bench.machine['torch']}, {bench.machine['date']}"
-    figure.suptitle(f"{bench.model}, {size}, pruning rate {bench.pruning_rate:.3g}\n{machine}", fontsize=9)
+    rate = "" if bench.pruning_rate is None else f", pruning rate {bench.pruning_rate:.3g}"
+    figure.suptitle(f"{bench.model}, {size}{rate}\n{machine}", fontsize=9)
     figure.savefig(file)
 
 
@@ -47,8 +48,7 @@ def _draw_panel(panel: "Axes", measurement: Measurement) -> None:  # type: ignor
         [median - 1e3 * row.quartiles[0] for median, row in zip(medians, rows, strict=True) if row.quartiles],
         [1e3 * row.quartiles[1] - median for median, row in zip(medians, rows, strict=True) if row.quartiles],
     ]
-    names = [f"{LABELS[row.kind]}, {row.form}" for row in rows]
-    bars = panel.barh(names, medians, xerr=spread, color=[COLOURS[row.kind] for row in rows])
+    bars = panel.barh([row.name for row in rows], medians, xerr=spread, color=[COLOURS[row.kind] for row in rows])
     panel.bar_label(bars, [f"{row.speedup:.2f}x" for row in rows], padding=6, fontsize=8)
     panel.invert_yaxis()
     panel.margins(x=0.15)

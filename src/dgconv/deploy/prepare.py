@@ -29,11 +29,12 @@ def prepare(model: nn.Module) -> PreparedModel:
     Args:
         model: in eval mode, float32, on the CPU; called with one tensor, [batch, channels, height, width].
     """
-    _check(model)
+    check(model)
     return _prepare(copy.deepcopy(getattr(model, "_orig_mod", model)).requires_grad_(False))[0]
 
 
-def _check(model: nn.Module) -> None:
+def check(model: nn.Module) -> None:
+    """Refuse what cannot be prepared."""
     if not isinstance(model, nn.Module):
         raise UserError(f"prepare takes an nn.Module, got {type(model).__name__}")
     if isinstance(model, PreparedModel):

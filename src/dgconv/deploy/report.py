@@ -1,13 +1,13 @@
 """What became of every layer of a model that was prepared."""
 
-import io
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from ..text import as_text
 from .calls import name_of
 from .graph import Conv, Graph, Pool, Step, Torch
 
@@ -54,10 +54,7 @@ class PreparationReport:
         return Group(table, Text(self.summary))
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=140, color_system=None, force_terminal=False)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+        return as_text(self)
 
 
 def rows_of(graph: Graph, reason: str | None, path: str = "") -> list[StepReport]:

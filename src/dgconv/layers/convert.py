@@ -1,18 +1,18 @@
 """Puts dynamic group convolution, or a rival of it, into a network that was built, and perhaps trained, without it."""
 
-import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal, cast
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from torch import nn
 from torch.nn.utils import parametrize
 
 from ..errors import UserError
+from ..text import as_text
 from .dynamic_group_conv import DynamicGroupConv2d
 from .gate import HeadGate, KeepRule, TieRule
 from .method import MethodLayer
@@ -123,10 +123,7 @@ class ConversionReport:
         return Group(table, *lines)
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=140, color_system=None, force_terminal=False)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get().rstrip()
+        return as_text(self)
 
 
 def convert_(
