@@ -30,6 +30,7 @@ class TrainingDisplay:
             TextColumn("loss {task.fields[loss]:.3f}  {task.fields[last]}"),
             TimeRemainingColumn(),
             console=console,
+            disable=not console.is_terminal,  # in a file, the lines of the epochs say it all
         )
         self.tasks: dict[int, TaskID] = {}
         self.names: dict[int, str] = {}
@@ -60,7 +61,9 @@ class TrainingDisplay:
         """What starting took, where it took something."""
         if compiled or seconds > SLOW_START:
             what = "compiled in" if compiled else "ready after"
-            self.progress.console.print(f"{self._name(index)}{what} {seconds:.1f} s, the first step included")
+            self.progress.console.print(
+                f"{self._name(index)}{what} {seconds:.1f} s, the first step included", soft_wrap=True
+            )
 
     def step(self, index: int, epoch: int, done: int, loss: float) -> None:
         epoch = min(epoch + 1, self.epochs[index])
@@ -80,7 +83,8 @@ class TrainingDisplay:
         if metrics.epoch % max(1, epochs // 10) == 0 or metrics.epoch == epochs:
             self.progress.console.print(
                 f"{self._name(index)}epoch {metrics.epoch:>3}/{epochs}  loss {metrics.train_loss:.3f}  "
-                f"learning rate {metrics.learning_rate:.4f}  {last}"
+                f"learning rate {metrics.learning_rate:.4f}  {last}",
+                soft_wrap=True,  # one line for 'grep', however long
             )
 
     def _name(self, index: int) -> str:

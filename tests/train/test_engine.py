@@ -10,8 +10,9 @@ from dgconv import create_model, dynamic_layers, load_model
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
-from dgconv.train import Recipe, engine, evaluate, train, train_all
-from dgconv.train.checkpoint import load_checkpoint
+from dgconv.models.storage import save_weights
+from dgconv.train import Recipe, engine, evaluate, resume, run_state, train, train_all
+from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.run import Run
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit
@@ -102,8 +103,54 @@ def test_an_old_run_is_not_overwritten(tmp_path):
     with pytest.raises(UserError, match="exists and is not empty"):
         run(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nor is anything added to it"
-    with pytest.raises(UserError, match="exists and is not empty"):
+    with pytest.raises(UserError, match="file is a file"):
         run(tmp_path / "file")
+
+
+def test_folders_may_be_strings(tmp_path):
+    result = run(str(tmp_path / "run"), epochs=1)
+    assert result.folder == tmp_path / "run"
+    assert resume(str(tmp_path / "run")).evaluation == result.evaluation
+
+
+class SeesLosses(engine.Silent):
+    def __init__(self) -> None:
+        self.losses = []
+
+    def step(self, index, epoch, done, loss):
+        self.losses.append(loss)
+
+
+def test_no_loss_is_shown_of_an_epoch_that_has_not_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine, "LOOK_EVERY", -1.0)
+    watcher = SeesLosses()
+    train(Recipe(**SMALL | {"epochs": 2, "batch_size": 512}), tmp_path / "run", watcher=watcher)
+    assert len(watcher.losses) == 4, "one a step"
+    assert min(watcher.losses) > 0
+
+
+@pytest.mark.parametrize(
+    ("had_room", "message"),
+    [
+        (False, r"No space left on device\); there is none yet.*remove the run folder and train again"),
+        (True, r"No space left on device\); the last one is kept.*dgconv train --resume .*run$"),
+    ],
+)
+def test_a_full_disk_is_told_with_what_is_kept(tmp_path, monkeypatch, had_room, message):
+    """With room for one checkpoint, or none."""
+
+    def full(path, tensors):
+        if not had_room or (path.parent / CHECKPOINT).exists():
+            raise OSError(28, "No space left on device")
+        save_weights(path, tensors)
+
+    monkeypatch.setattr(run_state, "save_weights", full)
+    options = {"epochs": 3, "batch_size": 512}
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "run", **options)
+    if had_room:
+        monkeypatch.undo()
+        assert resume(tmp_path / "run").evaluation == run(tmp_path / "alone", **options).evaluation
 
 
 def test_measured_rate_is_the_share_of_closed_gates():

@@ -1,6 +1,8 @@
 """Everything a run needs to go on exactly where it stopped, in one file that is there whole or not at all."""
 
 import json
+import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,16 +46,23 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """On a full disk the old checkpoint stays, and the error says so."""
+    """On a full disk the old checkpoint stays."""
     text = {"position": json.dumps(asdict(checkpoint.position)), "recipe": json.dumps(checkpoint.recipe)}
     try:
         write_atomically(folder / CHECKPOINT, save(checkpoint.tensors, metadata=text))
     except OSError as error:
-        kept = "the last one is kept" if (folder / CHECKPOINT).exists() else "there is none yet"
-        raise UserError(
-            f"the checkpoint {folder / CHECKPOINT} could not be written ({error.strerror}); {kept}. "
-            f"Make room, then: dgconv train --resume {folder}"
-        ) from error
+        raise not_written(error, [folder]) from error
+
+
+def not_written(error: OSError, folders: Sequence[Path]) -> UserError:
+    """What to say when runs could not write: what is kept of them, and how to go on."""
+    where = os.fsdecode(error.filename) if error.filename else ", ".join(map(str, folders))
+    kept = [str(folder) for folder in folders if (folder / CHECKPOINT).exists()]
+    if kept:
+        then = f"the last one is kept. Make room or mend that, then: dgconv train --resume {' '.join(kept)}"
+    else:
+        then = "there is none yet. Make room or mend that, remove the run folder and train again"
+    return UserError(f"no checkpoint could be written ({where}: {error.strerror}); {then}")
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,7 +14,8 @@ import torch
 from ..data import Data
 from ..errors import UserError
 from ..models import ImageClassifier
-from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint
+from ..writable import check_folder
+from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, not_written
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank, wait_for_ranks, world_size
 from .evaluate import Evaluation
@@ -62,19 +63,20 @@ class Silent:
     def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
 
 
-def train(recipe: Recipe, folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
+def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
     """Train one network by a recipe into a run folder; see :func:`train_all`."""
     return train_all([(recipe, folder)], device=device, watcher=watcher)[0]
 
 
-def resume(folder: Path, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
+def resume(folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
     """Go on with a run that was stopped, exactly as if it had not been."""
+    folder = Path(folder)
     recipe = Recipe.from_dict(load_checkpoint(folder).recipe, str(folder))
     return train_all([(recipe, folder)], device=device, watcher=watcher, resuming=True)[0]
 
 
 def train_all(
-    jobs: list[tuple[Recipe, Path]],
+    jobs: Sequence[tuple[Recipe, Path | str]],
     *,
     device: str = "cpu",
     watcher: Watcher | None = None,
@@ -88,7 +90,7 @@ def train_all(
     Nobody else can train in them meanwhile. A network that diverges is told at the end, after the others are trained.
     Once a time limit is over, all are saved and :class:`Stopped` is raised, as after Ctrl-C.
     """
-    folders = [folder for _, folder in jobs]
+    folders = [Path(folder) for _, folder in jobs]
     _check_folders(folders)
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
@@ -98,12 +100,17 @@ def train_all(
     _prepare_device(target)
     results: list[Result] = []
     diverged: list[Diverged] = []
-    with _holding(folders, resuming, target), stop_requests(time_limit) as stop, ExitStack() as leave:
+    with (
+        _holding(folders, resuming, target),
+        _telling_what_is_kept(folders),
+        stop_requests(time_limit) as stop,
+        ExitStack() as leave,
+    ):
         found = [_checkpoint_for(folder, resuming) for folder in folders]
 
         def begin(index: int, side_by_side: int = 1) -> Run:
-            recipe, folder = jobs[index]
-            run = Run(recipe, folder, load(recipe), target, found[index], side_by_side)
+            recipe, _ = jobs[index]
+            run = Run(recipe, folders[index], load(recipe), target, found[index], side_by_side)
             leave.callback(run.writer.close)  # while the folder is still held
             return run
 
@@ -171,7 +178,8 @@ def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: StopRequ
                     continue
                 if isinstance(metrics, EpochMetrics):
                     watcher.epoch(number, metrics)
-                elif save:
+                    continue
+                if save:
                     run.save()
                 if look:
                     watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
@@ -227,8 +235,9 @@ def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Itera
     with ExitStack() as held:
         if rank() == 0:
             try:
-                if not resuming:
-                    for folder in folders:
+                for folder in folders:
+                    check_folder(folder)
+                    if not resuming:
                         _refuse_content(folder)  # before a lock is added to it
                         folder.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(folders))
@@ -239,8 +248,17 @@ def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Itera
         yield
 
 
+@contextmanager
+def _telling_what_is_kept(folders: list[Path]) -> Iterator[None]:
+    """A disk that is full, or gone, ends the training."""
+    try:
+        yield
+    except OSError as error:
+        raise not_written(error, folders) from error
+
+
 def _refuse_content(folder: Path) -> None:
-    if not is_restart() and folder.exists() and (not folder.is_dir() or content_of(folder)):
+    if not is_restart() and folder.exists() and content_of(folder):
         raise UserError(f"{folder} exists and is not empty; name another folder with --out, or use --resume")
 
 
