@@ -183,6 +183,7 @@ def test_a_fresh_global_gate_prunes_at_its_rate():
         (["condensenet20_dgc", "--threads", "-1"], "threads must be at least 1, got -1"),
         (["condensenet20_dgc", "--repeats", "0"], "repeats must be at least 1, got 0"),
         (["condensenet20_dgc", "--input-size", "1", "32", "32"], "input_size must be 3 channels"),
+        (["run", "--input-size", "3", "1", "1"], "does not take images of 3 x 1 x 1"),
         (["condensenet20_dgc", "--pruning-rate", "2"], "must be in [0, 1), got 2"),
         (["condensenet20_dgc", "--picture", "bench.jpeg2"], "a picture must end in one of .png"),
         (["condensenet20_dgc", "--json", "no/where.json"], "make it first"),

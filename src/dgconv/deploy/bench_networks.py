@@ -62,6 +62,7 @@ def find_networks(
     dynamic = method if method in ("dgc", "dgcg") else "dgc"
     if trained and method == dynamic and pruning_rate is not None:
         raise UserError("a run is measured at the pruning rate it was trained for; leave --pruning-rate out")
+    _check_size(trained or create_model(**config), size)
 
     def network(kind: str) -> ImageClassifier:
         if trained and kind == method:
@@ -71,6 +72,18 @@ def find_networks(
         return model
 
     return Networks(source, size, network(""), network("sgc"), network(dynamic))
+
+
+@torch.no_grad()
+def _check_size(model: ImageClassifier, size: tuple[int, int, int]) -> None:
+    """Refuse images of which nothing is left between two layers."""
+    try:
+        model.eval()(torch.zeros(1, *size))
+    except RuntimeError as error:
+        raise UserError(
+            f"the network does not take images of {' x '.join(map(str, size))}: {error}. "
+            "Give a larger --input-size, or leave it out"
+        ) from None
 
 
 def _options(config: dict[str, Any], backbone: str, kind: str, pruning_rate: float | None) -> dict[str, Any]:
