@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import nn
 from dgconv import convert_, create_model, dynamic_layers, save_model
 from dgconv.cli import main
 from dgconv.deploy import export_model, prepare
-from dgconv.deploy.export import write_onnx
+from dgconv.deploy.export import write_onnx, write_torch
 from dgconv.deploy.outputs import difference, names_of
 from dgconv.deploy.settle import settle_
 from dgconv.errors import UserError
@@ -162,6 +163,12 @@ def test_half_precision(branches, tmp_path):
     assert loaded(torch.randn(2, 3, 8, 8).half())["conv2d"].dtype == torch.float16
     with pytest.raises(UserError, match=r"no bfloat16 .* call model.float\(\) first"):
         export_model(branches.bfloat16(), tmp_path / "net.onnx", "onnx", (3, 8, 8))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_torch_export_onto_a_full_disk(branches):
+    with pytest.raises(OSError, match="No space left"):
+        write_torch(branches, Path("/dev/full"), (3, 8, 8))
 
 
 def test_models_that_cannot_be_exported(branches, tmp_path):

@@ -10,6 +10,7 @@ What each of them computes:
   ``torch._inductor.aoti_load_package`` after ``import dgconv``. It runs on the kind of machine that compiled it.
 """
 
+import io
 import os
 import shutil
 import tempfile
@@ -172,7 +173,9 @@ def write_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> Net
 
 
 def write_torch(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -> Network:
-    torch.export.save(traced(model, input_size), file)
+    content = io.BytesIO()  # on a full disk, torch's own writer ends the process
+    torch.export.save(traced(model, input_size), content)
+    file.write_bytes(content.getvalue())
     return torch.export.load(file).module()
 
 
