@@ -207,6 +207,8 @@ def test_models(capsys):
         (["train", "--stop-after", "0"], "--stop-after takes a number of minutes above 0, got 0"),
         (["train", "--dry-run", "--data", "mnist"], "unknown data set 'mnist'"),
         (["train", "--dry-run", "--data", "parquet"], "needs --data-dir"),
+        (["train", "--dry-run", "--data", "cifar10", "--data-dir", "nowhere"], "nowhere does not exist"),
+        (["train", "--dry-run", "--data", "folder", "--data-dir", "nowhere"], "nowhere does not exist"),
         (["train", "--dry-run", "--heads", "3"], "3 heads, 32 output channels"),
         (["train", "--device", "gpu"], "gpu"),
         (["train", "--workers", "-1"], "workers must not be negative, got -1"),
@@ -221,6 +223,12 @@ def test_wrong_use_exits_with_2_and_a_message(args, message, capsys, tmp_path, m
     assert message in " ".join((out + err).replace("│", " ").split())
     assert "Traceback" not in out + err
     assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_a_data_folder_that_is_not_there_is_refused_even_for_the_digits(head_folder, capsys):
+    code, _, err = dgconv(capsys, "eval", head_folder, "--data-dir", "nowhere")
+    assert code == 2
+    assert "nowhere does not exist" in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

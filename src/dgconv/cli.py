@@ -1,5 +1,7 @@
 """The command line. Each command is a few lines over the library; wrong use exits with 2 and no traceback."""
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
 from .train.recipe import list_recipes, load_recipe, reported_of
 from .train_arguments import TrainArguments, TrainRequest, parse_train, run_folders
+
+PACKAGE = Path(__file__).parent
+DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 
 
 def train(request: TrainRequest) -> None:
@@ -66,6 +71,9 @@ def _print_plans(recipes: list[Recipe], json: bool) -> None:
     from .display import print_plan
 
     plans = [plan_training(recipe) for recipe in recipes]
+    for plan in plans:
+        if plan.recipe.data_dir is not None and plan.data.source != "counted":
+            plan.recipe.load_data()  # a folder that the training would refuse is refused here, too
     show_each(plans, json, lambda plan: plan.to_dict(), lambda plan: print_plan(console, plan))
 
 
@@ -219,8 +227,10 @@ def import_authors(
     show(model.config, json, lambda _: console.print(f"{file} -> {out}: {model.config}", soft_wrap=True))
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    args = sys.argv[1:] if args is None else args
+def _run(args: Sequence[str]) -> None:
+    if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe
+        train(parse_train(args[1:]))
+        return
     commands: dict[str, Callable[..., Any]] = {
         "train": TrainArguments,
         "recipes": recipes,
@@ -236,17 +246,19 @@ def main(args: Sequence[str] | None = None) -> None:
         "results": results,
         "report": report,
     }
+    tyro.extras.subcommand_cli_from_dict(
+        commands,
+        prog="dgconv",
+        description="Dynamic group convolution.",
+        args=args,
+        sort_subcommands=False,
+    )
+
+
+def main(args: Sequence[str] | None = None) -> None:
     try:
-        if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe
-            train(parse_train(args[1:]))
-            return
-        tyro.extras.subcommand_cli_from_dict(
-            commands,
-            prog="dgconv",
-            description="Dynamic group convolution.",
-            args=args,
-            sort_subcommands=False,
-        )
+        _run(sys.argv[1:] if args is None else args)
+        sys.stdout.flush()  # here, where a reader that has left is no error
     except UserError as error:
         print(f"dgconv: {error}", file=sys.stderr)
         sys.exit(2)
@@ -256,6 +268,22 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("dgconv: interrupted; a run folder keeps its last whole epoch", file=sys.stderr)
         sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has seen enough, as 'head' does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
+        sys.exit(1)
+    except OSError as error:
+        if not _is_the_users(error):
+            raise
+        where = os.fsdecode(error.filename) if error.filename else "a file could not be written"
+        print(f"dgconv: {where}: {error.strerror}. Mend that, or name another place", file=sys.stderr)
+        sys.exit(2)
+
+
+def _is_the_users(error: OSError) -> bool:
+    """Whether it is about a file or a disk of the user's, and not about a part of dgconv that is missing."""
+    if isinstance(error.filename, str | bytes):
+        return not Path(os.fsdecode(error.filename)).absolute().is_relative_to(PACKAGE)
+    return error.errno in DISK_TROUBLE
 
 
 def _show_results(results: Sequence[Result], device: str, json: bool) -> None:

@@ -13,6 +13,7 @@ from .cli_device import find_device
 from .cli_output import console, show
 from .compare.methods import RIVALS
 from .compare.record import HEADINGS, Comparison, table_rows
+from .writable import check_folder
 
 
 def compare(
@@ -77,6 +78,7 @@ def compare(
         precision,
     )
     folder = out or Path("runs") / f"compare-{backbone}-{data}"
+    check_folder(folder)
     watchers = partial(TrainingDisplay, Console(stderr=json))
     try:
         comparison = run_comparison(settings, folder, device=find_device(device), watchers=watchers)

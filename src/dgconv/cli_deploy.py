@@ -9,7 +9,7 @@ from rich.console import Console
 from tyro.conf import Positional
 
 from .cli_output import console, show
-from .errors import UserError
+from .writable import check_file
 
 
 def export(
@@ -29,6 +29,7 @@ def export(
     from .deploy.export import export_run
     from .display_deploy import print_export
 
+    check_file(out)
     exported = export_run(run, out, format)
     show(exported.to_dict(), json, lambda _: print_export(console, exported))
 
@@ -64,9 +65,8 @@ def bench(
     from .deploy.bench_picture import check_picture, draw_bench
     from .display_deploy import bench_progress, print_bench
 
-    for file in filter(None, (json, picture)):  # not after minutes of measuring
-        if not file.absolute().parent.is_dir():
-            raise UserError(f"{file}: there is no folder {file.absolute().parent}; make it first")
+    for file in filter(None, (json, picture)):
+        check_file(file)
     if picture:
         check_picture(picture)
     with bench_progress(Console(stderr=True)) as tell:

@@ -9,7 +9,7 @@ from tyro.conf import Positional
 
 from .cli_device import find_device
 from .cli_output import console
-from .errors import UserError
+from .writable import check_file
 
 if TYPE_CHECKING:
     from .explore.session import Session
@@ -40,6 +40,8 @@ def explore(
     from .analysis.run_folder import RunFolder
     from .explore.session import RATES, Session
 
+    if out:
+        check_file(out)
     session = Session(RunFolder(run, data_dir, find_device()), rates or RATES)
     ids = [str(number) for number in dict.fromkeys(images)]
     if out:
@@ -51,9 +53,6 @@ def explore(
 def _write(session: "Session", ids: list[str], out: Path) -> None:
     from .explore.page import static_page
     from .models.storage import write_atomically
-
-    if out.is_dir() or not out.parent.is_dir():
-        raise UserError(f"{out} cannot be written: give the name of a file in a folder that exists")
 
     def tell(rate: float) -> None:
         console.print(f"{len(ids)} images at pruning rate {rate:.4g}", highlight=False)

@@ -7,6 +7,7 @@ from tyro.conf import Positional
 
 from .cli_device import find_device
 from .cli_output import console, show
+from .writable import check_folder
 
 
 def figures(
@@ -31,6 +32,7 @@ def figures(
     from .analysis.run_folder import open_runs
 
     folders = open_runs(runs, data_dir, find_device(), examples)
+    check_folder(out)
 
     def tell(made: Made) -> None:
         what = f"{made.figure} of {made.run}" if made.run else made.figure

@@ -8,7 +8,7 @@ from tyro.conf import Positional
 
 from .cli_device import find_device
 from .cli_output import console, show
-from .errors import UserError
+from .writable import check_file
 
 LARGE = 8_000_000  # bytes of a page
 
@@ -40,8 +40,7 @@ def report(
     from .report import ALL_FIGURES, count_steps, gather, write_page
 
     folders = open_runs(runs, data_dir, find_device(), examples)
-    if out.is_dir():
-        raise UserError(f"{out} is a folder; name a file with --out, such as {out / 'report.html'}")
+    check_file(out)
     names = (only or ALL_FIGURES) if figures else ()
     if names:
         check_matplotlib()

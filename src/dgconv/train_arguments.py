@@ -35,7 +35,7 @@ class TrainArguments:
     stop_after: float | None = None
     """Minutes after which to save and stop as Ctrl-C does, but with exit status 0; for a machine lent for a while."""
     dry_run: bool = False
-    """Only print model, MACs, steps, an estimate of the memory and the schedule. Needs no data set."""
+    """Only print model, MACs, steps, an estimate of the memory and the schedule. Needs no data set, but checks one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
     json: bool = False

@@ -21,8 +21,8 @@ from dgconv.explore.session import Session
         (["{run}", "--rates", "0.5", "1.5"], "must be in [0, 1)"),
         (["{run}", "--images", "5", "4000"], "there is no test image '4000'; give a whole number from 0 to 359"),
         (["{run}", "--images", "-2", "--out", "{tmp}/page.html"], "there is no test image '-2'"),
-        (["{run}", "--out", "{tmp}/nowhere/page.html"], "in a folder that exists"),
-        (["{run}", "--out", "{tmp}"], "give the name of a file"),
+        (["{run}", "--out", "{tmp}/nowhere/page.html"], "nowhere is not a folder; make it first"),
+        (["{run}", "--out", "{tmp}"], "is a folder; name a file"),
     ],
 )
 def test_wrong_use(arguments, message, head_folder, tmp_path, capsys):

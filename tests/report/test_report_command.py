@@ -8,7 +8,7 @@ from dgconv.cli import main
 
 
 def test_command(bare_folder, tmp_path, capsys):
-    out = tmp_path / "new" / "report.html"
+    out = tmp_path / "report.html"
     main(["report", str(bare_folder), str(bare_folder), "--out", str(out), "--only", "training", "--json"])
     listing = json.loads(capsys.readouterr().out)
     assert listing["file"] == str(out)
@@ -41,6 +41,7 @@ def test_quick_report_takes_the_place_of_an_old_one(bare_folder, tmp_path, capsy
         (["{run}", "--examples", "1"], "at least 2"),
         (["{run}", "--no-figures", "--out", "{tmp}"], "is a folder"),
         (["{run}", "--no-figures", "--out", "{run}/config.json/report.html"], "cannot be written"),
+        (["{run}", "--no-figures", "--out", "{tmp}/nowhere/report.html"], "nowhere is not a folder; make it first"),
     ],
 )
 def test_wrong_use(arguments, message, bare_folder, tmp_path, capsys):

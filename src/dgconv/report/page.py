@@ -41,7 +41,6 @@ def write_page(contents: Contents, file: Path) -> int:
     """Whole or not at all; returns the number of bytes."""
     page = render(contents).encode()
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, page)
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}. Name another file with --out") from None

@@ -1,0 +1,15 @@
+"""What the command ``dgconv`` starts. It is outside the package because importing that takes torch's seconds."""
+
+import signal
+
+
+def main() -> None:
+    """Ctrl-C during the imports ends the process at once: thrown into the middle of one, it fails in odd ways."""
+    is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and not ignored, as by nohup
+    if is_pythons:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from dgconv.cli import main as run
+
+    if is_pythons:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
