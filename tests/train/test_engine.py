@@ -132,8 +132,8 @@ def test_no_loss_is_shown_of_an_epoch_that_has_not_begun(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("had_room", "message"),
     [
-        (False, r"No space left on device\); there is none yet.*remove the run folder and train again"),
-        (True, r"No space left on device\); the last one is kept.*dgconv train --resume .*run$"),
+        (False, r"No space left on device\. There is no checkpoint yet.*remove the run folder and train again"),
+        (True, r"No space left on device\. The last checkpoint is kept.*dgconv train --resume .*run$"),
     ],
 )
 def test_a_full_disk_is_told_with_what_is_kept(tmp_path, monkeypatch, had_room, message):

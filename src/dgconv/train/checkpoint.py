@@ -51,18 +51,18 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     try:
         write_atomically(folder / CHECKPOINT, save(checkpoint.tensors, metadata=text))
     except OSError as error:
-        raise not_written(error, [folder]) from error
+        raise disk_trouble(error, [folder]) from error
 
 
-def not_written(error: OSError, folders: Sequence[Path]) -> UserError:
-    """What to say when runs could not write: what is kept of them, and how to go on."""
+def disk_trouble(error: OSError, folders: Sequence[Path]) -> UserError:
+    """What to say when a disk is full, or a file gone: what is kept of the runs, and how to go on."""
     where = os.fsdecode(error.filename) if error.filename else ", ".join(map(str, folders))
     kept = [str(folder) for folder in folders if (folder / CHECKPOINT).exists()]
     if kept:
-        then = f"the last one is kept. Make room or mend that, then: dgconv train --resume {' '.join(kept)}"
+        then = f"The last checkpoint is kept. Make room or mend that, then: dgconv train --resume {' '.join(kept)}"
     else:
-        then = "there is none yet. Make room or mend that, remove the run folder and train again"
-    return UserError(f"no checkpoint could be written ({where}: {error.strerror}); {then}")
+        then = "There is no checkpoint yet. Make room or mend that, remove the run folder and train again"
+    return UserError(f"the training ended, {where}: {error.strerror}. {then}")
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

@@ -15,7 +15,7 @@ from ..data import Data
 from ..errors import UserError
 from ..models import ImageClassifier
 from ..writable import check_folder
-from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, not_written
+from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, disk_trouble
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank, wait_for_ranks, world_size
 from .evaluate import Evaluation
@@ -254,7 +254,7 @@ def _telling_what_is_kept(folders: list[Path]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise not_written(error, folders) from error
+        raise disk_trouble(error, folders) from error
 
 
 def _refuse_content(folder: Path) -> None:
