@@ -15,7 +15,7 @@ from ..data import Data
 from ..errors import UserError
 from ..models import ImageClassifier
 from ..writable import check_folder
-from .checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, disk_trouble
+from .checkpoint import CHECKPOINT, Checkpoint, disk_trouble, load_checkpoint
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank, wait_for_ranks, world_size
 from .evaluate import Evaluation
