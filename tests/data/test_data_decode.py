@@ -4,10 +4,11 @@ import io
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from dgconv.data.corrupt import CorruptImages
-from dgconv.data.decode import FORMATS, decode, decode_all
+from dgconv.data.decode import FORMATS, decode, decode_all, default_workers
 from dgconv.errors import UserError
 
 
@@ -92,7 +93,9 @@ def test_many_are_decoded_by_processes(workers, noise, encode, monkeypatch):
     monkeypatch.setattr("dgconv.data.decode.PART", 2)
     images = noise(17)
     encoded = list(map(encode, images))
+    before = torch.get_rng_state()
     tensor, rows = decode_all(Memory(*encoded), (8, 8), CorruptImages(), workers)
+    assert torch.equal(torch.get_rng_state(), before), "torch's global generator is left alone"
     assert rows.tolist() == list(range(17))
     assert np.array_equal(tensor.permute(0, 2, 3, 1), np.stack(images))
 
@@ -105,3 +108,9 @@ def test_many_are_decoded_by_processes(workers, noise, encode, monkeypatch):
     assert np.array_equal(tensor[5].permute(1, 2, 0), images[6])
     assert len(corrupt.named) == 2
     assert decode_all(Memory(*encoded, encode(noise(1, height=9)[0])), (8, 8), corrupt, workers) is None
+
+
+@pytest.mark.parametrize(("cores", "workers"), [(1, 1), (3, 3), (64, 8)])
+def test_one_worker_a_core_and_eight_at_most(cores, workers, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
+    assert default_workers() == workers

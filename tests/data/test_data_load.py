@@ -49,6 +49,15 @@ def test_refuses_a_negative_number_of_workers(tmp_path):
         load_data("folder", tmp_path, workers=-1)
 
 
+def test_the_number_of_workers_reaches_both_splits(tmp_path, write_images, write_parquet, noise):
+    write_images(tmp_path / "files", "train/a/1.png", "test/a/1.png")
+    for split in ("train", "test"):
+        write_parquet(tmp_path / f"{split}-00000-of-00001.parquet", noise(2, height=80), [0, 1])
+    for name, folder in (("folder", tmp_path / "files"), ("parquet", tmp_path)):
+        data = load_data(name, folder, workers=3)
+        assert (data.train.workers, data.test.workers) == (3, 3), name
+
+
 @pytest.mark.parametrize("name", ["digits", "folder"])
 def test_refuses_a_label_column_where_there_are_no_columns(name, tmp_path):
     with pytest.raises(UserError, match=f"label column 'kind' has no meaning for '{name}'"):

@@ -51,6 +51,11 @@ def test_a_split_smaller_than_a_batch_is_one_short_batch(count, sizes):
     assert [len(batch) for batch in visited(numbered(count), 4, train=True)] == sizes
 
 
+def test_a_process_whose_share_of_a_batch_is_empty_gets_no_batch():
+    assert visited(numbered(5), 4, train=False, shard=(0, 2)) == [[0, 2], [4]]
+    assert visited(numbered(5), 4, train=False, shard=(1, 2)) == [[1, 3]]
+
+
 def test_the_generator_alone_decides():
     split = numbered(40, pad=1, flip=True)
 

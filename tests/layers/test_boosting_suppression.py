@@ -28,6 +28,14 @@ def test_equation_by_hand():
         torch.testing.assert_close(out[image], expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_autocast_does_not_round_the_saliencies(dtype):
+    layer, x = FeatureBoostingConv2d(32, 64, 3), torch.randn(4, 32, 5, 5).to(dtype)
+    exact = layer.predict(x.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(layer.predict(x), exact)
+
+
 @pytest.mark.parametrize(("density", "keep"), [(1, 16), (0.7, 12), (0.5, 8), (0.01, 1)])
 def test_exactly_the_kept_outputs_are_not_zero(density, keep):
     out = FeatureBoostingConv2d(8, 16, 3, density=density)(torch.randn(5, 8, 6, 6))

@@ -125,7 +125,7 @@ def test_dense_checkpoint_loads():
     assert torch.equal(layer.weight, dense.weight)
 
 
-@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (2, 1), (3, 2), (4, 3)])
+@pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (2, 1), (3, 2), (4, 3), ((2, 3), 1), ((3, 2), (2, 1))])
 def test_same_padding_is_conv2ds(kernel, dilation):
     dense = torch.nn.Conv2d(8, 8, kernel, padding="same", dilation=dilation)
     layer = DynamicGroupConv2d(8, 8, kernel, padding="same", dilation=dilation, bias=True, pruning_rate=0)

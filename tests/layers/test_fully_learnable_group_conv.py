@@ -56,6 +56,16 @@ def test_scores_learn_through_the_softmax(gradient):
     assert layer.weight.grad.abs().sum() > 0
 
 
+def test_autocast_does_not_round_the_gradient_of_the_scores():
+    layer, probe = FullyLearnableGroupConv2d(12, 10, 1, groups=3), torch.randn(10, 12, 1, 1)
+    scores = [layer.input_scores, layer.output_scores]
+    exact = torch.autograd.grad(layer.masked_weight(), scores, probe)
+    with torch.autocast("cpu", torch.bfloat16):
+        weight = layer.masked_weight()
+    for got, expected in zip(torch.autograd.grad(weight, scores, probe), exact, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 def test_channels_move_to_where_the_loss_wants_them():
     layer = FullyLearnableGroupConv2d(4, 4, 1, groups=2)
     choose(layer, [0, 0, 1, 1], [0, 0, 0, 0])  # two inputs are in a group without outputs

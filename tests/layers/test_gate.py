@@ -10,7 +10,9 @@ from dgconv.layers import GlobalGate, HeadGate, keep_count
     ("channels", "rate", "rule", "kept"),
     [
         (64, 0.75, "ceil", 16),
-        (100, 0.55, "ceil", 45),  # (1 - 0.55) * 100 is a little more than 45 in floating point
+        (100, 0.55, "ceil", 45),
+        (9, 1 / 3, "ceil", 6),  # (1 - 1 / 3) * 9 is a little more than 6 in floating point
+        (10, 0.7, "ceil", 3),
         (256, 0.55, "ceil", 116),
         (512, 0.55, "ceil", 231),
         (256, 0.55, "round", 115),
@@ -50,6 +52,12 @@ def test_nan_ranks_last():
     nan, inf = float("nan"), float("inf")
     assert gate([nan, 1.0, inf, 2.0], 2) == [0, 0, inf, 2]
     assert gate([0.0, nan, 0.0], 2) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("tie_rule", ["lowest_index", "drop"])
+def test_at_rate_0_all_pass_whatever_they_are(tie_rule):
+    saliency = torch.tensor([[[float("nan"), -float("inf"), 0.0, 1.0, 1.0]]])
+    assert HeadGate(5, 0, tie_rule=tie_rule).mask(saliency).all()
 
 
 @pytest.mark.parametrize("tie_rule", ["lowest_index", "drop"])

@@ -6,6 +6,7 @@ from torch import nn
 
 from dgconv.errors import UserError
 from dgconv.layers import LearnedGroupConv2d, StandardGroupConv2d
+from dgconv.layers._stepwise import steps_done
 from dgconv.layers.indexed import IndexedGroupConv2d
 
 
@@ -28,6 +29,11 @@ def test_condenses_over_the_first_half(channels, condensation, stages):
     for progress, count in stages.items():
         layer.move_to(progress)
         assert kept(layer) == count, progress
+
+
+def test_a_step_is_taken_although_its_progress_is_rounded_down():
+    assert (1 / 98) * 98 < 1
+    assert [steps_done(progress, 49) for progress in (0.0102, 1 / 98, 0.5, 1)] == [0, 1, 49, 49]
 
 
 def test_a_jump_condenses_at_once():

@@ -167,6 +167,7 @@ def test_halved_classifier_keeps_the_features_of_largest_weight():
     features = model.eval().forward_head(model.forward_features(x), pre_logits=True)
     halve_classifier(model)
     assert type(model.fc) is IndexedLinear
+    assert not model.fc.training, "as the layer it stands for"
     assert model.fc.index.tolist() == list(range(0, 32, 2))
     assert model.num_classes == 10
     torch.testing.assert_close(model(x), features[:, ::2] @ linear.weight[:, ::2].T + linear.bias)

@@ -16,6 +16,7 @@ from dgconv.layers.saliency import hidden_width
         (16, 16, False, 1),
         (3, 16, True, 1),
         (512, 16, True, 32),
+        (16, 1, True, 16),  # nothing left to halve
     ],
 )
 def test_hidden_width(channels, squeeze, halve, width):
@@ -31,6 +32,11 @@ def test_equation():
             hidden = (generator.weight1[head] @ x[image].mean((1, 2))).relu()
             expected = (generator.weight2[head] @ hidden + generator.bias[head]).relu()
             torch.testing.assert_close(saliency[image, head], expected)
+
+
+def test_half_precision_is_pooled_in_full():
+    generator, x = SaliencyGenerator(12, heads=3), torch.randn(5, 12, 4, 6).bfloat16()
+    torch.testing.assert_close(generator(x), generator(x.float()), rtol=0, atol=1e-6)
 
 
 def test_signed_leaves_out_the_last_relu():

@@ -7,7 +7,7 @@ import torch
 
 from dgconv import create_model, dynamic_layers, load_model, save_model
 from dgconv.errors import UserError
-from dgconv.models.storage import write_atomically
+from dgconv.models.storage import save_weights, snapshot, write_atomically
 
 
 @pytest.fixture
@@ -38,6 +38,16 @@ def test_a_new_classifier_is_saved_too(saved, tmp_path):
     assert load_model(tmp_path / "other").num_classes == 3
 
 
+def test_a_snapshot_stays_as_it_was(saved):
+    model = saved[1]
+    copy = snapshot(model)
+    expected = {name: tensor.tolist() for name, tensor in copy.items()}
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.add_(1)
+    assert {name: tensor.tolist() for name, tensor in copy.items()} == expected
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -62,6 +72,10 @@ def test_a_new_classifier_is_saved_too(saved, tmp_path):
             ),
             r"classifier.weight is \[5, 20\], expected \[9, 20\]",
         ),
+        (
+            lambda f: save_weights(f / "model.safetensors", snapshot(load_model(f)) | {"more": torch.ones(1)}),
+            "does not fit the model in config.json: unexpected more",
+        ),
     ],
 )
 def test_damaged_folders(saved, damage, message):
@@ -78,6 +92,7 @@ def test_a_model_from_elsewhere_cannot_be_saved(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "file"
     write_atomically(path, b"old")
+    assert path.stat().st_mode & 0o777 == 0o644, "others may read it, though a temporary file is for its owner"
 
     def full(descriptor):
         raise OSError(28, "No space left on device")

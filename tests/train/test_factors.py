@@ -95,6 +95,20 @@ def test_a_decayed_generator_shrinks_and_an_undecayed_one_stays():
     assert after_a_step(0.0) == [1.0, 1.0]
 
 
+def test_momentum_is_nesterovs_from_the_first_step_on():
+    recipe = Recipe(**SMALL, momentum=0.5, weight_decay=0)
+    model = recipe.build_model(10)
+    optimizer = make_optimizer(model, recipe, CPU, 10)
+    before = model.stem.weight.detach().clone()
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    for velocity in (1.0, 1.5):
+        optimizer.step()
+        moved = recipe.learning_rate * (1 + 0.5 * velocity)  # the gradient, and the velocity once more
+        torch.testing.assert_close(before - model.stem.weight, torch.full_like(before, moved))
+        before = model.stem.weight.detach().clone()
+
+
 def test_by_default_all_weights_decay_alike():
     recipe = Recipe(**SMALL)
     [group] = make_optimizer(recipe.build_model(10), recipe, CPU, 10).param_groups

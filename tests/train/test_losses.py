@@ -26,6 +26,14 @@ def test_lasso_as_in_the_authors_code(saliencies):
     torch.testing.assert_close(lasso_loss(saliencies, "authors"), total)
 
 
+@pytest.mark.parametrize("reading", ["paper", "authors"])
+def test_gradient_of_the_lasso_is_that_of_the_sum(saliencies, reading):
+    dims = {"paper": lambda g: g.abs().sum(2).mean() / 2, "authors": lambda g: g.abs().mean((0, 2)).sum()}
+    expected = torch.autograd.grad(3 * sum(map(dims[reading], saliencies)), saliencies)
+    for got, wanted in zip(torch.autograd.grad(3 * lasso_loss(saliencies, reading), saliencies), expected, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
 def test_lasso_has_two_readings(saliencies):
     with pytest.raises(UserError, match="got 'mine'"):
         lasso_loss(saliencies, "mine")
