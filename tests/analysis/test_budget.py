@@ -1,5 +1,6 @@
 """Another rate after training, and budgets by how sure the network is."""
 
+import copy
 import json
 
 import pytest
@@ -24,7 +25,11 @@ def images(head_run):
 
 @pytest.mark.parametrize("rate", [0.0, 0.4, 0.6, 0.9])
 def test_another_rate_is_really_reached_and_left_again(run, images, rate):
-    before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}
+    def options():
+        momenta = [norm.momentum for norm in run.model.modules() if isinstance(norm, torch.nn.BatchNorm2d)]
+        return momenta, [layer.pruning_rate for _, layer in dynamic_layers(run.model)]
+
+    before, options_before = {name: tensor.clone() for name, tensor in run.model.state_dict().items()}, options()
     trained = evaluate(run.model, run.data.test)
     with at_rate(run.model, rate, images):
         there = evaluate(run.model, run.data.test)
@@ -33,6 +38,7 @@ def test_another_rate_is_really_reached_and_left_again(run, images, rate):
                 assert int(layer.gate.keep) == keep_count(layer.in_channels, rate)
     assert there.pruned_share == pytest.approx(rate, abs=0.05)
     assert all(torch.equal(before[name], tensor) for name, tensor in run.model.state_dict().items())
+    assert options() == options_before
     assert evaluate(run.model, run.data.test) == trained
 
 
@@ -52,6 +58,9 @@ def test_the_trained_rate_is_the_trained_network(run, images):
     passed = run_at_rate(run.model, run.data.test, run.trained_rate, images)
     assert passed.error == evaluate(run.model, run.data.test).error
     assert len(passed.correct) == len(run.data.test)
+    model = copy.deepcopy(run.model).train()
+    assert run_at_rate(model, run.data.test, run.trained_rate, images).error == passed.error
+    assert model.training, "left as it was"
 
 
 def test_cost_of_single_images_averages_to_the_cost_of_the_batch(run):
@@ -67,7 +76,7 @@ def test_cost_of_single_images_averages_to_the_cost_of_the_batch(run):
 
 def test_spending_by_hand():
     cheap = Pass(
-        0.9, torch.tensor([True, False, False, True]), torch.tensor([0.9, 0.2, 0.6, 0.1]), torch.full((4,), 10.0)
+        0.9, torch.tensor([True, False, False, True]), torch.tensor([0.9, 0.2, 0.5, 0.0]), torch.full((4,), 10.0)
     )
     dear = Pass(
         0.5, torch.tensor([True, True, True, False]), torch.tensor([0.9, 0.9, 0.9, 0.9]), torch.full((4,), 30.0)

@@ -274,3 +274,23 @@ def test_wrong_use():
             count_macs(nn.Conv2d(3, 4, 1), size)
     with pytest.raises(UserError, match="that it was prepared from"):
         count_macs(deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)).eval()), (3, 8, 8))
+
+
+@pytest.mark.parametrize("convention", ["paper", "authors"])
+def test_a_gate_that_was_moved_is_charged_for_what_it_keeps(convention):
+    layer = DynamicGroupConv2d(10, 8, 1, pruning_rate=0.55)
+    layer.gate.keep.fill_(9)
+    [cost] = count_macs(layer, (10, 4, 4), convention).layers
+    assert cost.kept_share == 0.9
+
+
+def test_the_size_given_goes_before_the_models_own():
+    model = create_model("resnet20", width=4)
+    assert count_macs(model, (3, 16, 16)).input_size == (3, 16, 16)
+    assert count_macs(model, (3, 16, 16)).macs < count_macs(model).macs
+
+
+def test_a_linear_layer_without_a_bias_and_the_fast_path_of_attention():
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert count_macs(nn.Sequential(nn.Linear(4, 3, bias=False)), (4,), "authors").macs == 4 * 3
+    assert torch.backends.mha.get_fastpath_enabled(), "on again"

@@ -81,6 +81,7 @@ def test_defaults_are_those_that_give_the_reported_macs():
         for name in ("resnet18", "condensenet86", "mobilenetv2")
     }
     assert rates == {"resnet18": 0.55, "condensenet86": 0.75, "mobilenetv2": 0.55}
+    assert next(dynamic_layers(create_model("condensenet20_dgc", pruning_rate=0.5)))[1].pruning_rate == 0.5
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def test_both_forms_are_loaded_as_they_were_saved(tmp_path, backbone):
     assert count_macs(smaller).macs < count_macs(whole).macs
     config = json.loads((tmp_path / "cut" / "config.json").read_text())["model"]
     assert set(config) == {"name", "num_classes", "widths", *SMALL[backbone]}
+    save_model(smaller, tmp_path / "again")
+    assert torch.equal(load_model(tmp_path / "again")(images), smaller(images)), "what was loaded can be saved"
 
 
 def test_a_cut_network_can_be_pruned_again():

@@ -24,17 +24,15 @@ def checkout(tmp_path):
 def write_run(tmp_path):
     """Writes a run of a recipe that ended with an error, or did only some of its epochs."""
 
-    def write(folder, error, name="digits", done=None, seconds=60.0, **changes):
+    def write(folder, error, name="digits", done=None, seconds=60.0, pruned_share=0.7, **changes):
         recipe = replace(load_recipe(name), data_dir="/secret/place", **changes)
         folder, done = tmp_path / folder, recipe.epochs if done is None else done
         folder.mkdir(parents=True)
         extra = {"recipe": recipe.to_dict(), "input_size": (3, 32, 32), "epochs_done": done}
         save_config(folder, recipe.build_model(10).config, **extra, environment=ENVIRONMENT)
         errors = [*(90 - epoch / 1000 for epoch in range(done - 1)), error]
-        lines = [
-            {"epoch": epoch, "test_error": value, "seconds": seconds, "pruned_share": 0.7, "first_step_seconds": None}
-            for epoch, value in enumerate(errors, start=1)
-        ]
+        every = {"seconds": seconds, "pruned_share": pruned_share, "first_step_seconds": None}
+        lines = [{"epoch": epoch, "test_error": value, **every} for epoch, value in enumerate(errors, start=1)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder
 

@@ -69,6 +69,17 @@ def test_seeds_become_a_mean_and_a_spread(checkout, add):
     assert trained[1:6] == ["0, 1, 2", "float32", "150", "64", "5.0 min"]
 
 
+def test_what_was_measured_of_each_seed_is_averaged(checkout, add):
+    for seed, (seconds, share, macs) in enumerate([(20.0, 0.6, 40e6), (40.0, 0.8, 60e6)]):
+        config = add(6.0, name=DGC, seed=seed, seconds=seconds, pruned_share=share) / "config.json"
+        measured = {"measured_macs": {"paper": macs, "authors": 2 * macs}}
+        config.write_text(json.dumps(json.loads(config.read_text()) | measured))
+    page = results_page(groups_in(checkout), {})
+    *_, macs, authors, _, pruned = row_of(section(page, "CondenseNet-50 on CIFAR-10"), f"`{DGC}`")
+    assert (macs, authors, pruned) == ("50.0M", "100.0M", "0.700")
+    assert row_of(section(page, "How they were trained"), f"`{DGC}`")[5] == "1.25 h"
+
+
 def test_the_best_epoch_is_told_apart(checkout, add):
     metrics = add(6.0, name=DGC) / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"test_error": 89.9,', '"test_error": 5.25,'))
@@ -125,6 +136,8 @@ def test_every_wanted_recipe_exists_and_the_tables_ask_for_what_the_paper_has():
         ([5.0, 5.1], [6.0, 6.1], "holds"),
         ([6.0, 6.1], [5.0, 5.1], "does not hold"),
         ([5.0, 6.0], [5.1, 6.1], "undecided, within the noise"),
+        ([5.0, 5.2], [5.2, 5.4], "undecided, within the noise"),  # 1.4 standard errors
+        ([5.0, 5.2], [5.3, 5.5], "holds"),  # 2.1
         ([5.0], [6.0, 6.1], "holds, too few seeds to be sure"),
         ([], [6.0], "missing"),
     ],
@@ -134,6 +147,15 @@ def test_claims(checkout, add, better, than, verdict):
         for seed, error in enumerate(errors):
             add(error, name=name, seed=seed)
     assert Claim("less work", DGC, DENSE).line(groups_in(checkout))[-1] == verdict
+
+
+def test_a_claim_is_about_the_precision_with_the_most_seeds(checkout, add):
+    add(9.0, name=DGC, seed=7)
+    for seed, error in enumerate((5.0, 5.1)):
+        add(error, name=DGC, seed=seed, precision="bfloat16")
+        add(error + 1, name=DENSE, seed=seed)
+    add(1.0, name=DENSE, seed=7, precision="bfloat16")
+    assert Claim("less work", DGC, DENSE).line(groups_in(checkout))[-2:] == ["-1.00 ± 0.07", "holds"]
 
 
 def test_a_study_finds_what_differs_in_one_setting(checkout, add):
@@ -254,12 +276,20 @@ def test_wrong_use(checkout, tmp_path, capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
+def test_results_without_a_readme_are_no_checkout(tmp_path):
+    (tmp_path / "results").mkdir()
+    with pytest.raises(UserError, match=r"is no checkout of dgconv: it has no results/ or no README\.md"):
+        Checkout(tmp_path)
+
+
 def test_markdown():
     assert table(["a", "b"], [["c", "1"]]) == "| a | b |\n| --- | ---: |\n| c | 1 |"
     page = "x\n<!-- begin: s -->\nold\n<!-- end: s -->\ny\n"
     assert fill_section(page, "s", r"new \1") == "x\n<!-- begin: s -->\n\nnew \\1\n\n<!-- end: s -->\ny\n"
     with pytest.raises(UserError, match=r"one section .*: t .* it has 0"):
         fill_section(page, "t", "new")
+    with pytest.raises(UserError, match=r"one section .*: s .* it has 2"):
+        fill_section(page + page, "s", "new")
 
 
 def test_our_own_pages_are_up_to_date():
@@ -302,6 +332,21 @@ def test_how_dynamic_the_gates_are(checkout, head_folder):
     assert line.endswith(
         f"| {gates['error']:.2f} % | {gates['error_one_choice']:.2f} % | {gates['error_one_gate']:.2f} % |"
     )
+
+
+def test_what_was_measured_of_gates_is_averaged_over_seeds(checkout, add):
+    facts = {
+        "overlap": {"same_class": 0.5, "other_classes": 0.4, "chance": 0.1}, "variation": 0.1,
+        "error_one_choice": 3.0, "error_one_gate": 5.0, "generator": {"weight1": 0.5, "weight2": 0.25, "bias": 1.0},
+    }  # fmt: skip
+    for seed, own in enumerate([{"jumping": 0.25, "error": 2.0}, {"jumping": 0.75, "error": 4.0}]):
+        config = add(2.0, seed=seed) / "config.json"
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"measured_gates": facts | own}))
+    add(2.0, seed=2)  # not measured
+    assert [line for line in gates_table(groups_in(checkout)).splitlines() if line.startswith("| `digits`")] == [
+        "| `digits` | 0 1 | 0.500 | 0.400 | 0.100 | 50.0 % | 10.0 % | 3.00 % | 3.00 % | 5.00 % |",
+        "| `digits` | 0 1 | 0.5000 | 0.2500 | 1.0000 |  |  |",  # older than the last two
+    ]
 
 
 def test_the_picture_is_drawn_from_the_records(checkout, add):

@@ -70,6 +70,17 @@ def test_an_unfinished_run_is_taken_only_on_request_and_may_be_finished_later(ch
     assert Record(place).is_finished
 
 
+def test_an_epoch_is_done_when_both_files_tell_of_it(write_run):
+    run = write_run("run", 2.0)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"epochs_done": 29}))
+    assert (Record(run).epochs_done, Record(run).is_finished) == (29, False)
+    (run / "config.json").write_text(json.dumps(config))
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:28]))
+    assert (Record(run).epochs_done, Record(run).is_finished) == (28, False)
+
+
 def test_no_run_at_all(checkout, tmp_path):
     with pytest.raises(UserError, match=r"is not a run folder: it has no config.json"):
         add_record(tmp_path / "nothing", checkout.results)

@@ -10,12 +10,14 @@ from dgconv import create_model, dynamic_layers, load_model
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
+from dgconv.layers.select import set_pruning_rate
 from dgconv.models.storage import save_weights
 from dgconv.train import Recipe, engine, evaluate, resume, run_state, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
+from dgconv.train.evaluate import Evaluator
 from dgconv.train.run import Run
-from dgconv.train.stop import Stopped, StopRequest, TimeLimit
+from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size": 32}
 
@@ -163,6 +165,49 @@ def test_measured_rate_is_the_share_of_closed_gates():
     assert result.images == 360
     assert result.pruned_share == pytest.approx(1 - sum(kept) / sum(channels))
     assert model.training, "left as it was"
+
+
+def test_evaluation_by_hand_and_again():
+    model = create_model("condensenet20_dgc", stages=(1, 1), growth=(4, 8))
+    data = load_data("digits", image_size=8)
+    model(next(iter(data.train.batches(256, train=True)))[0])
+    ((x, target),) = data.test.batches(360, train=False)
+    with torch.no_grad():
+        logits = model.eval()(x)
+    place = (logits > logits.gather(1, target[:, None])).sum(1)  # 0: the answer
+    evaluator = Evaluator(model)
+    result = evaluator(data.test, batch_size=100)
+    assert result.error == pytest.approx(100 * (place > 0).double().mean().item())
+    assert result.error_top5 == pytest.approx(100 * (place > 4).double().mean().item())
+    assert 0 < result.error_top5 < result.error
+    assert result.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item(), rel=1e-4)
+    assert evaluator(data.test, batch_size=100) == result
+    set_pruning_rate(model, 0)
+    assert evaluator(data.test).pruned_share == 0, "counted anew each time"
+
+
+def test_signals_are_the_programs_own_again_after_training():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with stop_requests() as stop:
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == [stop, stop]
+        assert not stop.is_made
+        stop(signal.SIGTERM, None)
+        assert stop.is_made
+        with pytest.raises(KeyboardInterrupt):
+            stop(signal.SIGINT, None)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
+    limit = TimeLimit(1)
+    assert not limit.is_over
+    assert not TimeLimit(1, limit.began - 30).is_over
+    assert TimeLimit(1, limit.began - 60).is_over
+    stop = StopRequest(limit)
+    assert stop.stopped([tmp_path]).exit_status == 0
+    assert stop.stopped([tmp_path], [Diverged("told")]).exit_status == 2
+    stop(signal.SIGTERM, None)
+    assert stop.stopped([tmp_path]).exit_status == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(

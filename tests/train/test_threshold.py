@@ -13,6 +13,7 @@ def test_quantile_has_the_wanted_share_below():
     for share in (0.001, 0.25, 1 / 3, 0.75, 0.999):
         assert (values < quantile(values, share)).float().mean() == pytest.approx(share, abs=5e-4)
     assert quantile(values + 1, 0) == 0
+    assert quantile(torch.tensor([3.0, 1.0]), 0.9) == 3, "one stays, however few there are"
 
 
 @pytest.fixture
