@@ -201,6 +201,14 @@ def test_a_depthwise_convolution_takes_in_the_expansion_before_it() -> None:
             ]
 
 
+def test_a_dilated_depthwise_convolution_stays_by_itself() -> None:
+    depthwise = nn.Conv2d(32, 32, 3, padding=2, dilation=2, groups=32)
+    model = nn.Sequential(nn.Conv2d(8, 32, 1), nn.ReLU6(), depthwise).eval()
+    prepared = deploy.prepare(model)
+    assert len(prepared.graph.steps) == 2
+    assert_same_function(model, prepared, torch.randn(2, 8, 15, 18))
+
+
 def test_a_depthwise_convolution_takes_in_the_first_of_a_network() -> None:
     for channels, is_joined in ((3, True), (16, False)):
         first, then = nn.Conv2d(channels, 24, 3, 2, 1, bias=False), nn.Conv2d(24, 24, 3, 1, 1, groups=24)

@@ -55,6 +55,12 @@ def shortcut_sees_the_change(m: Model, x: Tensor) -> Tensor:
     return m.square(m.relu(x)) + x
 
 
+def written_elsewhere(m: Model, x: Tensor) -> Tensor:
+    x, other = m.conv(x), m.second(x)
+    torch.mul(x, 2, out=other)
+    return m.square(other)
+
+
 def added_in_place(m: Model, x: Tensor) -> Tensor:
     x = m.conv(x)
     shortcut = x
@@ -159,6 +165,7 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
         {"Conv": 1, "Torch": 1},
     ),
     "conv2d": (lambda m, x: F.conv2d(x, m.conv.weight * 2, None, 2, 1, groups=1), {"Conv": 1}),
+    "written into a given tensor": (written_elsewhere, {"Torch": 1}),
     "two outputs": (lambda m, x: (m.conv(x), m.second(x)), {"Torch": 1}),
 }
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from dgconv.errors import UserError
 from dgconv.pruning import PRUNING_METHODS, attach_pruning, pruning_of
+from dgconv.pruning.base import units_left
 from dgconv.train.method import TrainingMethod
 
 
@@ -189,6 +190,11 @@ def test_masks_are_in_the_state(network, name):
     train_a_little(other, method, progress=1.0)
     assert all(map(torch.equal, pruning_of(other).kept(), before))
     assert all(map(torch.equal, zero_filters(other), [~kept for kept in before]))
+
+
+def test_rounding_takes_no_channel_less():
+    assert units_left(100, 0.29) == 71  # 0.29 * 100 is 28.999999999999996
+    assert units_left(10, 0.25) == 8
 
 
 def test_at_least_one_channel_stays(network):

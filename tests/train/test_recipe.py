@@ -103,6 +103,7 @@ def test_a_file_of_ones_own(tmp_path):
         ('name = "other"', "'name' is not allowed, a recipe is called like its file"),
         ("epochs = 1.5", "epochs must be a whole number, got 1.5"),
         ("epochs = true", "epochs must be a whole number, got True"),
+        ("learning_rate = true", "learning_rate must be a number, got True"),
         ('learning_rate = "0.1"', "learning_rate must be a number, got '0.1'"),
         ("heads = [4]", r"heads must be a whole number, got \[4\]"),
         ("stages = 3", "stages must be a list, each item a whole number, got 3"),

@@ -8,7 +8,7 @@ from .method import MethodLayer
 
 def steps_done(progress: float, steps: int) -> int:
     """How many of ``steps`` have been taken: step s is at progress s / (2 steps), the last one half way."""
-    return max(0, min(steps, math.floor(2 * steps * progress + 1e-9)))  # 2 * 3 * (1 / 6) may come out below 1
+    return max(0, min(steps, math.floor(2 * steps * progress + 1e-9)))  # 2 * 49 * (1 / 98) comes out below 1
 
 
 class StepwiseLayer(MethodLayer):

@@ -28,7 +28,7 @@ def keep_count(channels: int, pruning_rate: float, rule: KeepRule = "ceil") -> i
     """
     check_pruning_rate(pruning_rate)
     if rule == "ceil":
-        keep = math.ceil(round((1 - pruning_rate) * channels, 6))  # (1 - 0.55) * 100 is 45.00000000000001
+        keep = math.ceil(round((1 - pruning_rate) * channels, 6))  # (1 - 1 / 3) * 9 is 6.000000000000001
     elif rule == "round":
         keep = channels - round(pruning_rate * channels)
     else:

@@ -154,7 +154,7 @@ def check_amount(rate: float | None, budget: float | None) -> None:
 
 
 def units_left(units: int, rate: float) -> int:
-    return units - math.floor(rate * units + 1e-6)  # 0.3 * 10 may come out below 3
+    return units - math.floor(rate * units + 1e-6)  # 0.29 * 100 comes out below 29
 
 
 def best_of(scores: Tensor, keep: int) -> Tensor:

@@ -37,7 +37,7 @@ def resize_(model: nn.Module, widths: Mapping[str, Sequence[int]]) -> None:
             for axis, (size, now) in enumerate(zip(sizes, _widths(layer), strict=True)):
                 if not 0 < size <= now:
                     raise UserError(f"the width of {name} must be from 1 to {now}, got {size}")
-                if size < now and not (axis == 1 and is_depthwise(layer)):
+                if size < now:
                     _select(layer, axis == 1, torch.arange(size))
         except (AttributeError, TypeError, ValueError) as error:
             if isinstance(error, UserError):
