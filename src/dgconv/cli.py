@@ -256,6 +256,11 @@ def _run(args: Sequence[str]) -> None:
 
 
 def main(args: Sequence[str] | None = None) -> None:
+    with distributed.exiting_at_once():
+        _run_politely(args)
+
+
+def _run_politely(args: Sequence[str] | None) -> None:
     try:
         _run(sys.argv[1:] if args is None else args)
         sys.stdout.flush()  # here, where a reader that has left is no error

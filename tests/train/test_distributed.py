@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from torch.multiprocessing import start_processes
 from dgconv.data import load_data
 from dgconv.train import Recipe, train
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.distributed import exiting_at_once
 from dgconv.train.run import Run
 
 OPTIONS = {"stages": (2, 2), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
@@ -87,6 +89,30 @@ def torchrun(folder, *more, epochs=3):
 
 def environment():
     return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+class Ended(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(("ends", "status"), [(None, 0), (0, 0), (2, 2), ("a message", 1)])
+def test_a_process_of_torchrun_ends_at_once_with_its_status(monkeypatch, ends, status):
+    def end(status):
+        raise Ended(status)
+
+    def work():
+        with exiting_at_once():
+            if ends is not None:
+                sys.exit(ends)
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with nullcontext() if ends is None else pytest.raises(SystemExit):
+        work()
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
+    with pytest.raises(Ended) as ended:
+        work()
+    assert ended.value.args == (status,)
 
 
 def test_torchrun_trains_as_one_process_does(tmp_path):

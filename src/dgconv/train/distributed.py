@@ -1,6 +1,9 @@
 """Several processes training one network, started by torchrun: who they are, and what they must agree on."""
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -50,6 +53,26 @@ def join(device: str, timeout_minutes: float = 10) -> str:
 def leave() -> None:
     if is_distributed():
         dist.destroy_process_group()
+
+
+@contextmanager
+def exiting_at_once() -> Iterator[None]:
+    """Around all that a process does: one of torchrun's then ends without Python's usual clearing up.
+
+    Threads of gloo stay after their group is gone if there was a ``DistributedDataParallel``, and one of them that lets
+    go of a tensor while Python clears up aborts the process (pytorch issues 190489 and 179291).
+    """
+    if not started_by_torchrun():
+        yield
+        return
+    status = 0
+    try:
+        yield
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
