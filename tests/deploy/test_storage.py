@@ -67,7 +67,7 @@ def test_named_functions_are_stored(tmp_path: Path) -> None:
 
 
 class Loop(nn.Module):
-    """Calls a convolution twice, and adds two views of one tensor."""
+    """Calls a convolution twice, and reads three views of one tensor, two of which begin at the same place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Loop(nn.Module):
         x = self.first(x)
         for _ in range(2):
             x = self.again(x).relu() + x
-        return torch.sigmoid(x + self.shifts[1:]) + self.shifts[:8]
+        return (torch.sigmoid(x + self.shifts[1:]) + self.shifts[:8]) * self.shifts[:1]
 
 
 def test_a_layer_called_twice_is_stored_once(tmp_path: Path, engine: str) -> None:

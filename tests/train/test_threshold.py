@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from torch import nn
 
-from dgconv import create_model, dynamic_layers
+from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
 from dgconv.train import GlobalThreshold, take_saliencies
-from dgconv.train.threshold import quantile
+from dgconv.train.threshold import macs_per_saliency, quantile
 
 
 def test_quantile_has_the_wanted_share_below():
@@ -56,3 +57,11 @@ def test_nothing_to_do_without_global_gates():
     controller = GlobalThreshold(create_model("condensenet20_dgc"), epochs=3)
     assert not controller
     assert not controller.wants(2, 9, 10)
+
+
+def test_what_leaving_out_one_channel_of_one_head_saves():
+    layers = [DynamicGroupConv2d(8, 12, 3, padding=1, heads=heads, gate="global") for heads in (4, 2)]
+    layers.append(DynamicGroupConv2d(8, 8, 1, gate="head"))  # has no part in a global threshold
+    model = nn.Sequential(layers[0], nn.Conv2d(12, 8, 1), layers[1], nn.Conv2d(12, 8, 1), layers[2])
+    pixels = 10 * 10
+    assert macs_per_saliency(model, (8, 10, 10)) == [9 * 12 / 4 * pixels, 9 * 12 / 2 * pixels]
