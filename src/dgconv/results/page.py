@@ -21,7 +21,7 @@ INTRO = """\
 # Results
 
 Written by `dgconv results` from the run records in [`results`](../results): `config.json` and `metrics.jsonl` of every
-run, nothing rounded. No figure here is typed by hand, and no run is left out.
+run, nothing rounded. No figure here is typed by hand, and no record is left out.
 
 - **Error** is the top-1 error on all test images after the last epoch (never the best epoch): the mean over seeds ±
   their standard deviation. Unfinished runs are named and enter no mean.
@@ -149,7 +149,8 @@ def _weights(cards: dict[str, ModelCard]) -> str:
         ]
         for name, card in cards.items()
     ]  # fmt: skip
-    use = "`dgconv.create_model(MODEL, pretrained=WEIGHTS)` loads them; the card beside each says what it is."
+    use = "`dgconv.create_model(MODEL, pretrained=WEIGHTS)` loads them; the card beside each says what it is. "
+    use += "Each is the best seed of its recipe, chosen by the test images: what a recipe gives is its mean above."
     return f"{use}\n\n{table(heading, rows, left=3)}"
 
 
