@@ -9,7 +9,9 @@ import sys
 import pytest
 import torch
 
+from dgconv import __version__
 from dgconv.analysis.paper import compare_with_paper
+from dgconv.analysis.run_folder import open_runs
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.train.recipe import list_recipes, load_recipe, reported_of
@@ -192,6 +194,9 @@ def test_models(capsys):
         (["train", "--data", "cifar10"], "needs --data-dir"),
         (["train", "--data", "mnist"], "unknown data set 'mnist'"),
         (["train", "--data", "cifar10", "--data-dir", "nowhere"], "nowhere does not exist"),
+        (["train", "digits", "--data-dir", "."], "the digits are embedded. Leave --data-dir out"),
+        (["train", "--dry-run", "--data-dir", "."], "the digits are embedded"),
+        (["compare", "--data-dir", "."], "the digits are embedded"),
         (["train", "--epochs", "0"], "epochs must be at least 1"),
         (["train", "--epochs", "many"], "many"),
         (["train", "--no-such-flag"], "no-such-flag"),
@@ -225,10 +230,36 @@ def test_wrong_use_exits_with_2_and_a_message(args, message, capsys, tmp_path, m
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_a_data_folder_that_is_not_there_is_refused_even_for_the_digits(head_folder, capsys):
-    code, _, err = dgconv(capsys, "eval", head_folder, "--data-dir", "nowhere")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "{run}"],
+        ["explore", "{run}", "--out", "{tmp}/page.html"],
+        ["figures", "{run}", "--out", "{tmp}/figures"],
+        ["report", "{run}", "--out", "{tmp}/report.html"],
+        ["train", "--resume", "{run}"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_data_folder_for_runs_on_the_digits_is_refused(command, head_folder, tmp_path, capsys):
+    command = [argument.format(run=head_folder, tmp=tmp_path) for argument in command]
+    code, _, err = dgconv(capsys, *command, "--data-dir", tmp_path)
     assert code == 2
-    assert "nowhere does not exist" in err
+    assert f"nothing would be read from data folder {tmp_path}: the digits are embedded" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_data_folder_for_several_runs_may_be_that_of_the_others(head_folder, tmp_path):
+    request = parse_train(["digits", "cifar10_condensenet50", "--data-dir", "there"])
+    assert [recipe.data_dir for recipe in request.recipes] == ["there"] * 2
+    assert len(request.recipes[0].load_data().test) == 360, "the digits are not looked for in it"
+    config = json.loads((head_folder / "config.json").read_text())
+    config["recipe"] |= {"data": "cifar10", "image_size": None}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    on_digits, on_cifar = open_runs([head_folder, tmp_path], "there")
+    assert len(on_digits.data.test) == 360
+    with pytest.raises(UserError, match="there does not exist"):
+        on_cifar.data  # noqa: B018
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -250,6 +281,13 @@ def test_import_authors(tmp_path, capsys, monkeypatch):
     code, _, err = dgconv(capsys, "import-authors", foreign, tmp_path)
     assert code == 2
     assert "is not an empty folder" in err
+
+
+def test_version_takes_no_time():
+    probe = "import sys; sys.argv = ['dgconv', '--version']; import dgconv_command; dgconv_command.main(); "
+    probe += "assert 'torch' not in sys.modules"
+    told = subprocess.run([sys.executable, "-c", probe], check=True, timeout=60, capture_output=True, text=True).stdout
+    assert told == f"dgconv {__version__}\n"
 
 
 def test_importing_needs_neither_torchvision_nor_a_gpu():

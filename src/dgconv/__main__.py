@@ -1,6 +1,6 @@
 """python -m dgconv"""
 
-from .cli import main
+from dgconv_command import main
 
 if __name__ == "__main__":
     main()

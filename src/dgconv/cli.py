@@ -21,6 +21,7 @@ from .cli_look import figures
 from .cli_output import console, show, show_each
 from .cli_report import report
 from .cli_results import results
+from .data.load import refuse_unused_folder
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
 from .train.recipe import list_recipes, load_recipe, reported_of
@@ -132,6 +133,7 @@ def eval(
     recipe = Recipe.of_run(run)
     if recipe is None:
         raise UserError(f"{run} was not trained here, so its data set is not known")
+    refuse_unused_folder(data_dir, [recipe.data])
     recipe = replace(recipe, skip_corrupt_images=recipe.skip_corrupt_images or skip_corrupt_images)
     device = find_device()
     model, data = load_model(run, device), recipe.load_data(data_dir)
@@ -249,7 +251,7 @@ def _run(args: Sequence[str]) -> None:
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog="dgconv",
-        description="Dynamic group convolution.",
+        description="Dynamic group convolution. 'dgconv --version' tells the version.",
         args=args,
         sort_subcommands=False,
     )

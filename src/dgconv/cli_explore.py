@@ -37,12 +37,13 @@ def explore(
         open: Open the page in the browser, too.
         out: Instead of serving a page, write it to this file, with the answers for all images and rates in it.
     """
-    from .analysis.run_folder import RunFolder
+    from .analysis.run_folder import open_runs
     from .explore.session import RATES, Session
 
     if out:
         check_file(out)
-    session = Session(RunFolder(run, data_dir, find_device()), rates or RATES)
+    (folder,) = open_runs([run], data_dir, find_device())
+    session = Session(folder, rates or RATES)
     ids = [str(number) for number in dict.fromkeys(images)]
     if out:
         _write(session, ids or session.images.spread(OFFERED_IN_A_FILE), out)

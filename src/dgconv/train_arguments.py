@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from .data.load import refuse_unused_folder
 from .errors import UserError
 from .train.checkpoint import load_checkpoint
 from .train.distributed import started_by_torchrun
@@ -65,9 +66,11 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
     if arguments.resume:
         begun = [Recipe.from_dict(load_checkpoint(folder).recipe, str(folder)) for folder in arguments.resume]
         recipes = [parse(recipe).recipe for recipe in begun]
+        refuse_unused_folder(arguments.recipe.data_dir, [recipe.data for recipe in recipes])
         return TrainRequest(arguments, recipes, recipes, limit)
     originals = [load_recipe(name) for name in arguments.recipes or (DEFAULT_RECIPE,)]
     recipes = [_named(parse(original).recipe, original) for original in originals]
+    refuse_unused_folder(arguments.recipe.data_dir, [recipe.data for recipe in recipes])
     runs = [replace(recipe, seed=seed) for recipe in recipes for seed in arguments.seeds or (recipe.seed,)]
     if arguments.out and len(runs) > 1:
         raise UserError(

@@ -1,9 +1,11 @@
 """The embedded digits."""
 
+import pytest
 import torch
 from sklearn.datasets import load_digits as originals
 
 from dgconv.data import load_data
+from dgconv.errors import UserError
 
 
 def test_the_split_is_every_fifth_image():
@@ -49,5 +51,6 @@ def test_another_size():
     assert data.train.pad == 3
 
 
-def test_needs_no_folder():
-    assert len(load_data("digits", "/nowhere").test) == 360
+def test_takes_no_folder(tmp_path):
+    with pytest.raises(UserError, match=f"{tmp_path}: the digits are embedded. Leave .* it is for cifar10,"):
+        load_data("digits", tmp_path)

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 from dgconv import convert_, create_model, dynamic_layers, save_model
 from dgconv.cli import main
 from dgconv.deploy import export_model, prepare
-from dgconv.deploy.export import write_onnx, write_torch
+from dgconv.deploy.export import write_aoti, write_onnx, write_torch
 from dgconv.deploy.outputs import difference, names_of
 from dgconv.deploy.settle import settle_
 from dgconv.errors import UserError
@@ -27,6 +28,8 @@ NETWORKS = {
     "mobilenetv2_dgc": ({"width": 0.25, "downsample": (2,)}, 16),
     "resnet18_dgc": ({"width": 16, "stages": (1, 1)}, 32),
 }
+
+needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
 
 
 @pytest.fixture
@@ -171,6 +174,33 @@ def test_torch_export_onto_a_full_disk(branches):
         write_torch(branches, Path("/dev/full"), (3, 8, 8))
 
 
+@needs_compiler
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_aoti_onto_a_full_disk(branches, monkeypatch):
+    """Torch would end the process if it were given the file."""
+    monkeypatch.setattr(
+        "torch._inductor.aoti_compile_and_package", lambda program, package_path: package_path.write(b"compiled")
+    )
+    with pytest.raises(OSError, match="No space left"):
+        write_aoti(branches, Path("/dev/full"), (3, 8, 8))
+
+
+@needs_compiler
+def test_no_space_to_compile(branches, tmp_path, monkeypatch):
+    error = RuntimeError("OSError: [Errno 28] No space left on device")
+
+    def fail(program, package_path):
+        raise error
+
+    monkeypatch.setattr("torch._inductor.aoti_compile_and_package", fail)
+    with pytest.raises(UserError, match=f"no space left where torch compiles, in {tempfile.gettempdir()} or"):
+        export_model(branches, tmp_path / "net.pt2", "aoti", (3, 8, 8))
+    error.args = ("any other trouble",)
+    with pytest.raises(RuntimeError, match="any other trouble"):
+        export_model(branches, tmp_path / "net.pt2", "aoti", (3, 8, 8))
+    assert not list(tmp_path.iterdir())
+
+
 def test_models_that_cannot_be_exported(branches, tmp_path):
     with pytest.raises(UserError, match="export the model it was prepared from"):
         export_model(prepare(branches), tmp_path / "net.pt2", "torch", (3, 8, 8))
@@ -178,7 +208,7 @@ def test_models_that_cannot_be_exported(branches, tmp_path):
         export_model(nn.Conv2d(3, 3, 1, device="meta"), tmp_path / "net.pt2", "torch", (3, 8, 8))
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler")
+@needs_compiler
 @pytest.mark.parametrize("network", ["condensenet20_dgc"], indirect=True)
 def test_aoti(network, tmp_path):
     model, size = network

@@ -69,6 +69,17 @@ def test_angle_of_dead_heads_has_a_finite_gradient():
     assert saliency.grad.isfinite().all()
 
 
+def test_all_saliencies_of_a_shared_layer_by_a_hook():
+    layer = DynamicGroupConv2d(8, 8, 1)
+    found = []
+    layer.register_forward_hook(lambda layer, *_: found.append(layer.saliency))
+    inputs = torch.randn(2, 8, 4, 4), torch.randn(2, 8, 4, 4)
+    layer(inputs[0]), layer(inputs[1])
+    for saliency, x in zip(found, inputs, strict=True):
+        torch.testing.assert_close(saliency, layer.generator(x))
+    assert take_saliencies(layer) == [found[1]], "which is told"
+
+
 @pytest.mark.parametrize("name", ["condensenet20_dgc", "condensenet20_dgcg"])
 def test_losses_reach_the_generators_only(name):
     model = create_model(name)

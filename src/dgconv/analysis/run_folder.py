@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..data import Data
+from ..data.load import refuse_unused_folder
 from ..errors import UserError, unknown_name
 from ..layers import DynamicGroupConv2d, GlobalGate
 from ..layers.select import dynamic_layers
@@ -160,4 +161,6 @@ def open_runs(
         raise UserError("name at least one run folder")
     if examples < 2:
         raise UserError(f"examples must be at least 2, got {examples}")
-    return [RunFolder(folder, data_dir, device, examples) for folder in folders]
+    runs = [RunFolder(folder, data_dir, device, examples) for folder in folders]
+    refuse_unused_folder(data_dir, [run.recipe.data for run in runs if "recipe" in run.config])
+    return runs

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..analysis.mac_rules import needs_images
 from ..analysis.macs import CONVENTIONS, count_macs
 from ..analysis.plan import look_at_data
+from ..data.load import refuse_unused_folder
 from ..deploy.bench import describe_machine
 from ..deploy.bench_picture import check_picture
 from ..environment import one_thread
@@ -76,6 +77,7 @@ def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]
     check_budget(settings.budget)
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise UserError(f"seeds must differ from each other, got {' '.join(map(str, settings.seeds)) or 'none'}")
+    refuse_unused_folder(settings.data_dir, [settings.data])
     check_picture(folder / PICTURE)
     rivals = find_rivals(settings.methods)
     side = look_at_data(Recipe(**settings.shared)).side

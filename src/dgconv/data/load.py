@@ -1,5 +1,6 @@
 """The one door to every data set, by name."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import UserError, unknown_name
@@ -25,6 +26,16 @@ def list_data() -> list[str]:
     return list(NEEDED_FOLDER)
 
 
+def refuse_unused_folder(data_dir: str | Path | None, names: Iterable[str]) -> None:
+    """Refuse a folder that none of these data sets would be read from."""
+    if data_dir is not None and set(names) == {"digits"}:
+        others = ", ".join(name for name, needed in NEEDED_FOLDER.items() if needed)
+        raise UserError(
+            f"nothing would be read from data folder {data_dir}: the digits are embedded. "
+            f"Leave --data-dir out; it is for {others}."
+        )
+
+
 def load_data(
     name: str,
     data_dir: str | Path | None = None,
@@ -36,7 +47,7 @@ def load_data(
 ) -> Data:
     """Load a data set by name.
 
-    `data_dir` is its folder (the embedded digits have none); `image_size` overrules its usual input size;
+    `data_dir` is its folder (the embedded digits take none); `image_size` overrules its usual input size;
     `label_column` chooses among several labels in Parquet files; `workers` processes decode large images
     (None: one a core, at most 8; 0: none). A corrupt image is an error that names it or, with
     `skip_corrupt_images`, a warning that does, and then the image is skipped as `Split.batches` says.
@@ -50,6 +61,7 @@ def load_data(
     if label_column is not None and name in ("digits", "folder"):
         raise UserError(f"label column {label_column!r} has no meaning for {name!r}, only for Parquet; omit it.")
 
+    refuse_unused_folder(data_dir, [name])
     if name == "digits":
         return load_digits(image_size)
     if data_dir is None:

@@ -10,6 +10,7 @@ What each of them computes:
   ``torch._inductor.aoti_load_package`` after ``import dgconv``. It runs on the kind of machine that compiled it.
 """
 
+import errno
 import io
 import os
 import shutil
@@ -173,7 +174,7 @@ def write_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> Net
 
 
 def write_torch(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -> Network:
-    content = io.BytesIO()  # on a full disk, torch's own writer ends the process
+    content = io.BytesIO()  # not the file: on a full disk, torch's own writer ends the process
     torch.export.save(traced(model, input_size), content)
     file.write_bytes(content.getvalue())
     return torch.export.load(file).module()
@@ -186,7 +187,17 @@ def write_aoti(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -
         raise UserError(
             f"AOTInductor needs a C++ compiler, and there is no {compiler!r}. Install g++, or name another in CXX"
         )
-    torch._inductor.aoti_compile_and_package(traced(model, input_size), package_path=str(file))
+    content = io.BytesIO()  # as in write_torch
+    try:
+        torch._inductor.aoti_compile_and_package(traced(model, input_size), package_path=content)
+    except RuntimeError as error:  # whatever it was: torch makes one of its own of it
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise UserError(
+            f"there is no space left where torch compiles, in {tempfile.gettempdir()} or in its cache. "
+            "Make room there, or name another folder in TMPDIR"
+        ) from None
+    file.write_bytes(content.getvalue())
     loaded: Network = torch._inductor.aoti_load_package(str(file))
     return loaded
 

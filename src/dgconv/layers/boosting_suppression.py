@@ -29,7 +29,7 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``.
         density: d, the share of the outputs that each image computes.
         density_step: by how much d falls at a time.
-        l1_weight: weight of the mean over images of the sum of the saliencies in the loss.
+        l1_weight: weight of the mean over images of the sum of the saliencies, those of the last call, in the loss.
     """
 
     normalizes = True

@@ -48,10 +48,7 @@ class Checkpoint:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """On a full disk the old checkpoint stays."""
     text = {"position": json.dumps(asdict(checkpoint.position)), "recipe": json.dumps(checkpoint.recipe)}
-    try:
-        write_atomically(folder / CHECKPOINT, save(checkpoint.tensors, metadata=text))
-    except OSError as error:
-        raise disk_trouble(error, [folder]) from error
+    write_atomically(folder / CHECKPOINT, save(checkpoint.tensors, metadata=text))
 
 
 def disk_trouble(error: OSError, folders: Sequence[Path]) -> UserError:

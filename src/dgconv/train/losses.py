@@ -16,8 +16,11 @@ LassoReading = Literal["authors", "paper"]
 def take_saliencies(model: nn.Module) -> list[Tensor]:
     """The saliencies of the last forward pass in training mode, taken out of the layers.
 
-    Taken, not read: a tensor that stays on a module keeps the whole graph of its step alive. A layer that runs several
-    times in one pass gives those of its last run.
+    Taken, not read: a tensor that stays on a module keeps the whole graph of its step alive.
+
+    A layer that runs several times in one pass gives those of its last run only; were all of them kept, memory would
+    grow without end wherever nobody takes them. For the losses of a network that shares layers, collect them yourself
+    with ``layer.register_forward_hook(lambda layer, *_: saliencies.append(layer.saliency))``.
     """
     saliencies = []
     for _, layer in dynamic_layers(model):

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 
 from ..data import Data, load_data
-from ..data.look import require_folder
 from ..data.tensor_split import TensorSplit
 from ..errors import UserError, unknown_name
 from ..layers.gate import KeepRule, TieRule
@@ -213,11 +212,9 @@ class Recipe:
 
     def load_data(self, data_dir: str | None = None) -> Data:
         """The data set, from another folder if it has moved."""
-        if data_dir is not None and self.data == "digits":  # which need none, but this one was named
-            require_folder(Path(data_dir).expanduser(), "a data set, or leave it out: the digits are embedded")
         data = load_data(
             self.data,
-            data_dir or self.data_dir,
+            None if self.data == "digits" else data_dir or self.data_dir,  # a folder for several runs is the others'
             image_size=self.image_size,
             label_column=self.label_column,
             workers=self.workers,
