@@ -355,6 +355,7 @@ def test_the_picture_is_drawn_from_the_records(checkout, add):
     for seed, error in enumerate((6.0, 6.5)):
         add(error, name=DGC, seed=seed)
     add(5.0, name=f"{DGC}_cutout")
+    add(8.0, name="cifar10_condensenet50_dgc_heads1")
     add(9.0, name=DGC, weight_decay=1e-3)  # a study of ours, not what the tables want
     checkout = Checkout(checkout.root)
     picture = checkout.root / "docs" / "tradeoff.svg"
@@ -362,12 +363,27 @@ def test_the_picture_is_drawn_from_the_records(checkout, add):
     assert "](tradeoff.svg)" in (checkout.root / "docs" / "results.md").read_text()
     points = {point["kind"]: point for point in numbers_in(picture.read_bytes())["points"]}
     assert {kind: point["errors"] for kind, point in points.items()} == {
-        "condensenet50_dgc": [6.0, 6.5], "condensenet50_dgc, cutout 16": [5.0],
-    }  # fmt: skip
+        "condensenet50_dgc": [6.0, 6.5],
+        "condensenet50_dgc, cutout 16": [5.0],
+        "condensenet50_dgc, heads 1": [8.0],
+    }
     assert points["condensenet50_dgc"]["reported"]["error"] == reported_of(DGC).error
     assert Checkout(checkout.root).outdated_pages() == {}
     add(7.0, name=DGC, seed=2)
     assert picture in Checkout(checkout.root).outdated_pages()
+
+
+def test_heads_and_rates_are_drawn_once_there_are_several(checkout, add):
+    picture = checkout.root / "docs" / "ablation.svg"
+    add(5.0, name=DGC)
+    assert picture not in Checkout(checkout.root).write_pages()
+    add(7.0, name="cifar10_condensenet50_dgc_rate88")
+    add(8.0, name="cifar10_condensenet50_dgc_heads1")
+    add(6.0, name="cifar10_condensenet50_dgc")
+    assert picture in Checkout(checkout.root).write_pages()
+    numbers = numbers_in(picture.read_bytes())
+    assert numbers["by_heads"] == {"1": [8.0], "4": [6.0]}
+    assert [*numbers["by_rate"].values()] == [[5.0], [6.0], [7.0]]
 
 
 def test_ablation_is_drawn_around_what_was_varied_most(checkout, add):

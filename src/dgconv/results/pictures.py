@@ -2,24 +2,33 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from ..analysis.figures.ablation import draw_ablation
 from ..analysis.figures.style import Drawing, numbers_in
 from ..analysis.figures.tradeoff import draw_tradeoff
 from ..analysis.run_folder import RunFolder
+from ..errors import UserError
 from .groups import Group
 from .wanted import all_wanted, groups_of
 
 Draw = Callable[[Sequence[RunFolder]], Drawing]
 PICTURES: dict[str, tuple[str, Draw]] = {
     "tradeoff.svg": ("What a lower error costs", draw_tradeoff),
+    "ablation.svg": ("How many heads, and how much to leave out", draw_ablation),
 }
 
 
 def draw_pictures(groups: list[Group]) -> dict[str, Drawing]:
-    """Of the finished runs that the tables want, by file name; none where there are no such runs."""
+    """Of the finished runs that the tables want, by file name; those for which there are enough."""
     records = [record for row in all_wanted() for group in groups_of(row, groups) for record in group.finished]
-    return {name: draw(records) for name, (_, draw) in PICTURES.items()} if records else {}
+    drawings = {}
+    if records:
+        for name, (_, draw) in PICTURES.items():
+            with suppress(UserError):  # it needs other runs
+                drawings[name] = draw(records)
+    return drawings
 
 
 def shows(path: Path, drawing: Drawing) -> bool:

@@ -77,8 +77,10 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
 
 def _kind(run: RunFolder) -> str:
     """The model, and what else sets a run apart that is trained to be better or smaller."""
-    cutout = f"cutout {run.recipe.cutout}" if run.recipe.cutout else None
-    return ", ".join(filter(None, [run.config["model"]["name"], run.recipe.prune, cutout]))
+    recipe = run.recipe
+    heads = f"heads {recipe.heads}" if recipe.heads else None
+    cutout = f"cutout {recipe.cutout}" if recipe.cutout else None
+    return ", ".join(filter(None, [run.config["model"]["name"], recipe.prune, heads, cutout]))
 
 
 def _draw_line(axes: "Axes", kind: str, points: list[dict[str, Any]], number: int) -> None:
