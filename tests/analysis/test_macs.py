@@ -19,6 +19,7 @@ from dgconv.layers import (
     halve_classifier,
     to_static_,
 )
+from dgconv.layers.gate import Gate
 
 
 def test_by_hand():
@@ -183,6 +184,31 @@ def test_count_follows_the_gate():
         4 * 2 * m.in_channels * m.generator.hidden for m in model.modules() if isinstance(m, DynamicGroupConv2d)
     )
     assert full.macs == full.dense_macs + generators
+
+
+class KeepThree(Gate):
+    def mask(self, saliency):
+        return torch.arange(saliency.shape[-1]).expand_as(saliency) < 3
+
+
+def test_a_gate_of_your_own_is_measured_on_images():
+    layer = DynamicGroupConv2d(8, 8, 1, pruning_rate=0.5)
+    layer.gate = KeepThree()
+    assert needs_images(layer)
+    (cost,) = count_macs(layer, images=torch.randn(2, 8, 5, 5)).layers
+    assert cost.kept_share == 3 / 8
+    assert count_macs(layer, (8, 5, 5)).layers[0].kept_share == 0.5  # without any, what it is meant to keep
+
+
+class OneLinear(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.mean((2, 3))).unflatten(1, (4, 8))
+
+
+def test_a_generator_of_your_own_costs_its_weights():
+    layer = DynamicGroupConv2d(8, 8, 1, heads=4, pruning_rate=0.5)
+    layer.generator = OneLinear(8, 32)
+    assert count_macs(layer, (8, 5, 5)).macs == 0.5 * 8 * 8 * 25 + 8 * 32
 
 
 def test_global_gate_is_measured_on_images():

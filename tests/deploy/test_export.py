@@ -208,6 +208,29 @@ def test_models_that_cannot_be_exported(branches, tmp_path):
         export_model(nn.Conv2d(3, 3, 1, device="meta"), tmp_path / "net.pt2", "torch", (3, 8, 8))
 
 
+class BranchesOnValues(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("model", "format", "message"),
+    [
+        (BranchesOnValues(), "torch", "torch.export cannot follow the network: Could not guard on data-dependent"),
+        (nn.AdaptiveMaxPool2d(3), "onnx", "torch cannot write the network as ONNX: No .*adaptive_max_pool2d"),
+    ],
+)
+def test_what_torch_refuses_is_told_in_a_line(model, format, message, tmp_path):
+    if format == "onnx":
+        pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    file = tmp_path / ("net.onnx" if format == "onnx" else "net.pt2")
+    with pytest.raises(UserError, match=message) as told:
+        export_model(model, file, format, (3, 8, 8))
+    assert len(str(told.value).splitlines()) == 1
+    assert told.value.__cause__ is not None
+    assert not list(tmp_path.iterdir())
+
+
 @needs_compiler
 @pytest.mark.parametrize("network", ["condensenet20_dgc"], indirect=True)
 def test_aoti(network, tmp_path):

@@ -2,18 +2,21 @@
 
 import copy
 import pickle
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from dgconv import DGCConfig, DynamicGroupConv2d, convert_, create_model, deploy, list_models, set_pruning_rate
 from dgconv.deploy.graph import Conv, Graph, Pointwise, Torch
 from dgconv.errors import UserError
-from dgconv.layers import MethodLayer, to_static_
+from dgconv.layers import HeadGate, MethodLayer, SaliencyGenerator, to_static_
+from dgconv.layers.gate import Gate
 from dgconv.layers.select import dynamic_layers
 from dgconv.ops import native
 
@@ -405,25 +408,42 @@ def test_what_cannot_be_followed_is_python_with_prepared_parts(engine: str, wrap
             torch.testing.assert_close(same(images), model(images))
 
 
-def test_a_model_that_returns_several_values(engine: str) -> None:
+class Results(NamedTuple):
+    fine: Tensor
+    coarse: list[Tensor]
+
+
+class Box:
+    """Nothing that torch knows of."""
+
+    def __init__(self, fine: Tensor, coarse: list[Tensor]) -> None:
+        self.fine, self.coarse = fine, coarse
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, Results, Box])
+def test_a_model_that_returns_several_values(engine: str, kind: Callable[..., Any]) -> None:
     class Pyramid(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())
             self.second = nn.Conv2d(8, 4, 1)
 
-        def forward(self, x: Tensor) -> dict[str, Tensor]:
+        def forward(self, x: Tensor) -> Any:
             fine = self.first(x)
-            return {"fine": fine, "coarse": self.second(fine)}
+            return kind(fine=fine, coarse=[nn.functional.relu(self.second(fine))])
 
     model, x = Pyramid().eval(), torch.randn(2, 3, 9, 9)
     prepared = deploy.prepare(model)
-    assert [path for path, _ in prepared.inner] == ["Pyramid.first", "Pyramid.second"]
     expected, actual = model(x), prepared(x)
-    assert actual.keys() == expected.keys()
-    for key in expected:
-        torch.testing.assert_close(actual[key], expected[key])
-    assert "it returns a dict" in str(prepared.report())
+    assert type(actual) is type(expected)
+    if kind is Box:
+        actual, expected = vars(actual), vars(expected)
+        assert [path for path, _ in prepared.inner] == ["Pyramid.first", "Pyramid.second"]
+        assert "it returns a Box" in str(prepared.report())
+    else:
+        assert kinds(prepared.graph) == {"Conv": 2, "Torch": 1}
+        torch.testing.assert_close(pickle.loads(pickle.dumps(prepared))(x), actual)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_hooks_still_run(engine: str) -> None:
@@ -438,6 +458,77 @@ def test_hooks_still_run(engine: str) -> None:
 
 
 # --- wrong use ---
+
+
+class TopHalf(Gate):
+    """A gate that is not one of ours."""
+
+    def mask(self, saliency: Tensor) -> Tensor:
+        return saliency >= saliency.median(-1, keepdim=True).values
+
+
+class LeastSalient(HeadGate):
+    """One that is nearly ours."""
+
+    def mask(self, saliency: Tensor) -> Tensor:
+        return super().mask(-saliency)
+
+
+class OfPeaks(SaliencyGenerator):
+    def _pool(self, x: Tensor) -> Tensor:
+        return x.amax((2, 3))
+
+
+class Doubled(DynamicGroupConv2d):
+    def _convolve(self, x: Tensor, gates: Tensor) -> Tensor:
+        return 2 * super()._convolve(x, gates)
+
+
+def replaced_part(name: str, part: nn.Module) -> DynamicGroupConv2d:
+    layer = DynamicGroupConv2d(8, 8, 3, padding=1, pruning_rate=0.5)
+    setattr(layer, name, part)
+    return layer
+
+
+def with_hook(name: str) -> DynamicGroupConv2d:
+    layer = DynamicGroupConv2d(8, 8, 3, padding=1, pruning_rate=0.5)
+    layer.get_submodule(name).register_forward_hook(lambda module, arguments, result: 2 * result)
+    return layer
+
+
+OWN_PARTS = {
+    "gate": (replaced_part("gate", TopHalf()), "its gate is a TopHalf with a forward of its own"),
+    "kind of gate": (replaced_part("gate", LeastSalient(8, 0.5)), "its gate is a LeastSalient with a forward of its"),
+    "generator": (replaced_part("generator", OfPeaks(8, 4)), "its generator is a OfPeaks with a forward of its own"),
+    "hook on the gate": (with_hook("gate"), "its gate has forward hooks"),
+    "hook on the generator": (with_hook("generator"), "its generator has forward hooks"),
+    "subclass": (Doubled(8, 8, 3, padding=1, pruning_rate=0.5), "its code cannot be followed"),
+}
+
+
+@pytest.mark.parametrize(("layer", "reason"), OWN_PARTS.values(), ids=OWN_PARTS)
+def test_a_layer_with_parts_of_your_own_is_left_and_listed(engine: str, layer: nn.Module, reason: str) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 1), layer, nn.BatchNorm2d(8), nn.ReLU()).eval(), torch.randn(2, 3, 9, 9)
+    prepared = deploy.prepare(model)
+    torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
+    assert any(row.reason.startswith(reason) for row in prepared.report().left)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile, lambda model: torch.compile(nn.DataParallel(model))])
+def test_what_wraps_the_model_is_taken_off(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval(), torch.randn(1, 3, 5, 5)
+    prepared = deploy.prepare(wrap(model).eval())
+    assert kinds(prepared.graph) == {"Conv": 1}
+    torch.testing.assert_close(prepared(x), model(x))
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1)).eval()
+    prune.l1_unstructured(model[0], "weight", 0.5)
+    with pytest.raises(UserError, match=r"cannot be copied: .*prune\.remove"):
+        deploy.prepare(model)
+    prune.remove(model[0], "weight")
+    deploy.prepare(model)
 
 
 def test_wrong_models() -> None:

@@ -12,6 +12,7 @@ from dgconv import DynamicGroupConv2d, StandardGroupConv2d, deploy
 from dgconv.deploy.graph import Conv, Pointwise, Torch
 from dgconv.layers.fusible import BatchNormReLU2d
 from dgconv.layers.indexed import IndexedGroupConv2d, SplitConv2d
+from dgconv.ops import native
 
 
 class Model(nn.Module):
@@ -25,10 +26,12 @@ class Model(nn.Module):
         self.bn_relu = BatchNormReLU2d(8)
         self.relu, self.relu6 = nn.ReLU(inplace=True), nn.ReLU6(inplace=True)
         self.silu, self.drop = nn.SiLU(inplace=True), nn.Dropout(inplace=True)
-        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(8, 5)
+        self.pool, self.fc, self.wide = nn.AdaptiveAvgPool2d(1), nn.Linear(8, 5), nn.Linear(8, 8)
         self.scale = nn.Parameter(torch.rand(8, 1, 1))
+        self.wider, self.narrower = nn.Conv2d(1, 8, 1), nn.Conv2d(8, 4, 1)
+        self.rows_norm, self.sync = nn.BatchNorm1d(8), nn.SyncBatchNorm(8)
         self._forward = forward
-        for norm in (self.bn, self.bn2, self.bn_relu):
+        for norm in (self.bn, self.bn2, self.bn_relu, self.rows_norm, self.sync):
             nn.init.uniform_(norm.weight, -1, 1)
             nn.init.normal_(norm.bias)
             nn.init.normal_(norm.running_mean)
@@ -74,6 +77,35 @@ def squeeze_and_excite(m: Model, x: Tensor) -> Tensor:
     return m.square(scale * x) + x
 
 
+def gate_of_rows(m: Model, x: Tensor) -> Tensor:
+    """Squeeze and excitation as it is most often written, with a product in place of the addition behind it."""
+    x = m.conv(x)
+    batch, channels, _, _ = x.size()
+    rows = m.relu(m.wide(m.pool(x).view(batch, channels)))
+    return m.bn(x * m.wide(rows).sigmoid().view(batch, channels, 1, 1).expand_as(x))
+
+
+def joined_alone(m: Model, x: Tensor) -> Tensor:
+    """What ``cat`` returns is a copy, also of a single tensor."""
+    x = m.conv(x)
+    return m.square(torch.cat([x], 1).relu_()) + x
+
+
+def changed_after_torch(m: Model, x: Tensor) -> Tensor:
+    """The sigmoid is new memory, so its change in place reaches nobody else."""
+    x = m.conv(x)
+    scale = torch.sigmoid(x)
+    return m.square(m.relu(scale)) + m.square(x)
+
+
+def counted_on(m: Model, x: Tensor) -> Tensor:
+    """A number that ``*=`` changes keeps its value under its other names."""
+    x = m.conv(x)
+    count = channels = x.size(1)
+    count *= 2
+    return m.square(torch.cat([x, x], 1).view(x.size(0), count, -1)[:, :channels].view(x.shape))
+
+
 def dense_layer(m: Model, x: Tensor) -> Tensor:
     out, x = m.bn_relu(m.conv(x), and_input=True)
     return torch.cat([x, m.square(out)], 1)
@@ -86,6 +118,9 @@ def branch_on_shape(m: Model, x: Tensor) -> Tensor:
 MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "conv, norm, relu": (lambda m, x: m.relu(m.bn(m.conv(x))), {"Conv": 1}),
     "dynamic conv, norm, relu6": (lambda m, x: m.relu6(m.bn(m.square(m.conv(x)))), {"Conv": 2}),
+    "synchronized norm": (lambda m, x: m.relu(m.sync(m.conv(x))), {"Conv": 1}),
+    "norm of rows": (lambda m, x: m.rows_norm(m.conv(x).mean((2, 3))), {"Conv": 1, "GlobalPool": 1, "Pointwise": 1}),
+    "norm of a sequence": (lambda m, x: m.rows_norm(m.conv(x).flatten(2)), {"Conv": 1, "Torch": 2}),
     "two norms": (lambda m, x: m.bn2(m.bn(m.conv(x))), {"Conv": 1}),
     "norm after relu": (lambda m, x: m.bn(m.relu(m.conv(x))), {"Conv": 1, "Pointwise": 1}),
     "norm after addition": (lambda m, x: m.bn(m.conv(x) + m.second(x)), {"Conv": 2, "Pointwise": 1}),
@@ -101,6 +136,23 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "broadcast addition": (
         lambda m, x: m.conv(x) + m.pool(m.second(x)),
         {"Conv": 2, "GlobalPool": 1, "Torch": 2},
+    ),
+    "broadcast addition of a pool with a window": (
+        lambda m, x: m.square(F.avg_pool2d(c := m.conv(x), (7, 9))) + c,
+        {"Conv": 2, "Pool": 1, "Torch": 1},
+    ),
+    "broadcast addition of one large window": (
+        lambda m, x: m.square(c := m.conv(x)) + F.avg_pool2d(c, (7, 9), 1),
+        {"Conv": 2, "Pool": 1, "Torch": 1},
+    ),
+    "broadcast addition of one channel": (
+        lambda m, x: m.wider(one := x[:, :1]) + F.max_pool2d(one, 3, 1, 1),
+        {"Conv": 1, "Pool": 1, "Torch": 2},
+    ),
+    "added to the image": (lambda m, x: m.narrower(m.conv(x)) + x, {"Conv": 2}),
+    "equal strides added": (
+        lambda m, x: m.square(F.avg_pool2d(c := m.conv(x), 2)) + F.max_pool2d(c, 3, 2),
+        {"Conv": 2, "Pool": 2},
     ),
     "parameter in use": (lambda m, x: m.conv(x) * m.scale, {"Conv": 1, "Torch": 1}),
     "norm with two readers": (
@@ -126,6 +178,13 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "functional dropout": (lambda m, x: F.dropout(m.conv(x), 0.5, m.training), {"Conv": 1}),
     "view of a changed value": (lambda m, x: ((c := m.conv(x)).flatten(2), m.relu(c))[0], {"Torch": 1}),
     "a part is assigned to": (lambda m, x: (c := m.conv(x)).__setitem__(0, 1.0) or c, {"Torch": 1}),
+    "changed after torch computed it": (changed_after_torch, {"Conv": 3, "Torch": 1}),
+    "number changed in place": (counted_on, {"Conv": 2, "Concat": 1, "Torch": 5}),
+    "joined alone, then changed": (joined_alone, {"Conv": 2, "Concat": 1}),
+    "squeeze and excite with rows": (
+        gate_of_rows,
+        {"Conv": 1, "GlobalPool": 1, "Linear": 2, "Pointwise": 2, "Torch": 6},
+    ),
     "squeeze and excite": (squeeze_and_excite, {"Conv": 4, "GlobalPool": 1, "Torch": 3}),
     "chunks": (chunked, {"Conv": 1, "Torch": 4}),
     "branch on the shape": (branch_on_shape, {"Torch": 1}),
@@ -134,6 +193,23 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
         lambda m, x: m.fc((p := m.pool(m.conv(x))).view(p.size(0), -1)),
         {"Conv": 1, "GlobalPool": 1, "Linear": 1},
     ),
+    "view(size(0) of another, -1)": (
+        lambda m, x: m.fc(m.pool(c := F.max_pool2d(m.conv(x), 2)).view(c.size(0), -1)),
+        {"Conv": 1, "Pool": 1, "GlobalPool": 1, "Linear": 1},
+    ),
+    "view(size(0), size(1))": (
+        lambda m, x: m.fc((p := m.pool(m.conv(x))).view(p.size(0), p.size(1))),
+        {"Conv": 1, "GlobalPool": 1, "Linear": 1},
+    ),
+    "view(-1, 8)": (
+        lambda m, x: m.fc(m.pool(m.conv(x)).view(-1, 8)),
+        {"Conv": 1, "GlobalPool": 1, "Torch": 2, "Linear": 1},
+    ),
+    "rows[:, :, None, None]": (
+        lambda m, x: m.square(m.conv(x).mean((2, 3))[:, :, None, None]),
+        {"Conv": 2, "GlobalPool": 1, "Torch": 1},
+    ),
+    "view()": (lambda m, x: m.conv(x)[0, 0, 0, 0].view(()), {"Conv": 1, "Torch": 2}),
     "reshape(shape[0], -1)": (
         lambda m, x: m.fc((p := m.pool(m.conv(x))).reshape(p.shape[0], -1)),
         {"Conv": 1, "GlobalPool": 1, "Linear": 1},
@@ -166,7 +242,10 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     ),
     "conv2d": (lambda m, x: F.conv2d(x, m.conv.weight * 2, None, 2, 1, groups=1), {"Conv": 1}),
     "written into a given tensor": (written_elsewhere, {"Torch": 1}),
-    "two outputs": (lambda m, x: (m.conv(x), m.second(x)), {"Torch": 1}),
+    "two outputs": (lambda m, x: (m.conv(x), m.second(x)), {"Conv": 2, "Torch": 1}),
+    "one output, twice": (lambda m, x: [m.relu(c := m.conv(x)), {"again": c}], {"Conv": 1, "Torch": 1}),
+    "an output and a number": (lambda m, x: (m.relu(m.conv(x)), 3), {"Conv": 1, "Torch": 1}),
+    "a number": (lambda m, x: 3, {"Torch": 1}),
 }
 
 
@@ -268,6 +347,26 @@ def test_reasons_are_given() -> None:
         "it uses the statistics of each batch",
         "pooling to 3",
     ]
+
+
+@pytest.mark.parametrize("name", ["relu", "identity"])
+def test_a_convolution_behind_a_step_of_torch_stays_native(name: str) -> None:
+    """It cannot read its own input and the one that it would add, both from beyond that step; torch then adds."""
+
+    def forward(m: Model, x: Tensor) -> Tensor:
+        x = m.conv(x)
+        for _ in range(2):
+            x = m.square(m.square(F.silu(x))) + x
+            x = F.relu(x) if name == "relu" else x
+        return x
+
+    model, x = Model(forward).eval(), torch.randn(2, 4, 7, 9)
+    prepared = deploy.prepare(model)
+    torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
+    if native.available():
+        runs = {(row.step.partition(",")[0], row.runs) for row in prepared.report().rows}
+        assert ("1x1 dynamic convolution", "native") in runs
+        assert ("1x1 dynamic convolution", "torch") not in runs
 
 
 def test_of_two_convolutions_the_later_one_adds() -> None:

@@ -13,6 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from dgconv import DynamicGroupConv2d
 from dgconv.errors import UserError
+from dgconv.layers.gate import Gate
 
 
 def plain_loop(layer, x, keep):
@@ -115,6 +116,24 @@ def test_exactly_the_kept_channels_reach_the_output():
         weight_grad = torch.autograd.grad(layer(x)[:1, head::4].sum(), layer.weight)[0]
         used = weight_grad[head::4].abs().sum((0, 2, 3)) > 0
         assert not used[~mask[0, head]].any()
+
+
+class FirstThree(Gate):
+    def mask(self, saliency):
+        return torch.arange(saliency.shape[-1]).expand_as(saliency) < 3
+
+
+class OfPeaks(torch.nn.Module):
+    def forward(self, x):
+        return x.amax((2, 3))[:, None].expand(-1, 2, -1)  # one score a channel, the same for both heads
+
+
+def test_a_gate_and_a_generator_of_your_own():
+    layer = DynamicGroupConv2d(6, 4, 3, heads=2)
+    layer.gate, layer.generator = FirstThree(), OfPeaks()
+    x = torch.randn(2, 6, 5, 5)
+    scaled = x[:, :3] * x[:, :3].amax((2, 3), keepdim=True)
+    torch.testing.assert_close(layer(x), F.conv2d(scaled, layer.weight[:, :3]))
 
 
 def test_dense_checkpoint_loads():

@@ -149,3 +149,11 @@ def test_a_backbone_that_builds_something_else(monkeypatch):
 
     with pytest.raises(UserError, match=r"derive it from dgconv\.models\.ImageClassifier, with classifier_path"):
         create_model("tinynet_dgc")
+
+
+def test_the_name_of_a_backbone_ends_where_that_of_the_method_begins():
+    def tiny_net(conv_layer, num_classes=10):
+        raise NotImplementedError
+
+    with pytest.raises(UserError, match="must not hold '_', which parts it from the method: tiny_net"):
+        register_backbone()(tiny_net)

@@ -141,6 +141,14 @@ def test_wrong_use():
         make_optimizer(dense.build_model(10), dense, CPU, 10)
 
 
+def test_the_recipe_for_the_digits_trains_networks_without_generators_too():
+    """Which have nothing to shrink."""
+    [recipe] = parse_train(["--model", "resnet20"]).recipes
+    assert recipe.generator_shrinkage is not None
+    [group] = make_optimizer(recipe.build_model(10), recipe, CPU, 10).param_groups
+    assert group["weight_decay"] == recipe.weight_decay
+
+
 def test_label_smoothing_raises_the_least_loss_there_is(tmp_path):
     """The loss of a certain and right answer is no longer zero; the errors are counted as before."""
     options = {"model": "condensenet20", "stages": (1,), "growth": (4,), "epochs": 1, "learning_rate": 0.0}

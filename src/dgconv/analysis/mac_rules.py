@@ -16,9 +16,10 @@ from ..layers import (
     DynamicGroupConv2d,
     FeatureBoostingConv2d,
     FullyLearnableGroupConv2d,
-    GlobalGate,
+    HeadGate,
     LearnedGroupConv2d,
     LowCostCollaborativeConv2d,
+    SaliencyGenerator,
     keep_count,
 )
 from ..layers._conv import pair
@@ -73,11 +74,8 @@ def cost_of(module: nn.Module, call: Call) -> Cost | None:
 
 
 def _dynamic_group_conv(layer: DynamicGroupConv2d, call: Call) -> tuple[float, float]:
-    generator = layer.heads * 2 * layer.in_channels * layer.generator.hidden
-    if call.convention == "authors":
-        generator += call.x[0].numel() + layer.heads * (layer.generator.hidden + 3 * layer.in_channels)
-    gate = layer.gate
-    if isinstance(gate, GlobalGate):
+    generator, gate = _saliency_generator(layer, call), layer.gate
+    if not isinstance(gate, HeadGate):  # the images decide how many are kept
         if call.measured:
             return float(gate.mask(layer.generator(call.x)).float().mean()), generator
         return 1 - layer.pruning_rate, generator
@@ -85,6 +83,17 @@ def _dynamic_group_conv(layer: DynamicGroupConv2d, call: Call) -> tuple[float, f
     at_target = keep == keep_count(layer.in_channels, layer.pruning_rate, gate.keep_rule)
     is_fraction = call.convention == "authors" and at_target
     return 1 - layer.pruning_rate if is_fraction else keep / layer.in_channels, generator
+
+
+def _saliency_generator(layer: DynamicGroupConv2d, call: Call) -> float:
+    """One of your own is taken to use each of its weights once for an image."""
+    generator = layer.generator
+    if not isinstance(generator, SaliencyGenerator):
+        return sum(parameter.numel() for parameter in generator.parameters() if parameter.dim() > 1)
+    macs = layer.heads * 2 * layer.in_channels * generator.hidden
+    if call.convention == "authors":
+        macs += call.x[0].numel() + layer.heads * (generator.hidden + 3 * layer.in_channels)
+    return macs
 
 
 def _learned_group_conv(layer: LearnedGroupConv2d, call: Call) -> tuple[float, float]:
@@ -143,6 +152,6 @@ def needs_images(model: nn.Module) -> bool:
     """Whether the cost can only be measured: a layer of the model decides image by image how much to compute."""
     kinds = (FeatureBoostingConv2d, ChannelGatingConv2d, LowCostCollaborativeConv2d)
     return any(
-        isinstance(module, kinds) or (isinstance(module, DynamicGroupConv2d) and isinstance(module.gate, GlobalGate))
+        isinstance(module, kinds) or (isinstance(module, DynamicGroupConv2d) and not isinstance(module.gate, HeadGate))
         for module in model.modules()
     )

@@ -6,9 +6,23 @@ from typing import Any, Literal
 from torch import nn
 
 from .calls import Call, Slot, to_planes
-from .graph import Activation, GlobalPool, Norm, Pointwise, Step, Torch
+from .graph import Activation, Conv, GlobalPool, Norm, Pair, Pointwise, Pool, Step, Torch
 
-ONE_PIXEL = "one pixel"
+ONE_PIXEL = ("one pixel",)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How many images there are, and how large: as many as a value that came before has, and what happened since."""
+
+    batch: str  # the value
+    changes: tuple[str, ...] = ()
+
+    def then(self, change: str) -> "Grid":
+        return replace(self, changes=(*self.changes, change))
+
+    def of_one_pixel(self) -> "Grid":
+        return replace(self, changes=ONE_PIXEL)
 
 
 @dataclass(frozen=True)
@@ -23,7 +37,7 @@ class Value:
     name: str
     kind: Literal["planes", "rows", "shape", "batch size", "other"] = "other"
     channels: int | None = None
-    grid: str | None = None
+    grid: Grid | None = None
     rows: str | None = None
 
 
@@ -42,6 +56,7 @@ class Builder:
         self.steps: list[Step] = []
         self.label = ""
         self._names: set[str] = set()
+        self._channels: dict[str, int] = {}  # of values that nobody knew before a convolution read them
 
     def new_name(self, wish: str) -> str:
         name, count = wish, 1
@@ -65,12 +80,42 @@ class Builder:
         channels = len(norm.scale) if norm else x.channels
         return Value(self.add(step), x.kind, channels, x.grid)
 
+    def window(self, x: Value, step: Conv | Pool) -> Value:
+        """A convolution or pooling, which reads x."""
+        if isinstance(step, Conv) and x.channels is None:
+            self._channels[x.name] = step.weight.shape[1] * step.groups
+        return replace(after_window(x, step), name=self.add(step))
+
+    def channels(self, x: Value) -> int | None:
+        return self._channels.get(x.name) if x.channels is None else x.channels
+
     def global_pool(self, x: Value, as_planes: bool) -> Value:
-        rows = Value(self.add(GlobalPool(x.name, "")), "rows", x.channels)
+        assert x.grid is not None
+        rows = Value(self.add(GlobalPool(x.name, "")), "rows", x.channels, x.grid.of_one_pixel())
         if not as_planes:
             return rows
         name = self.add(Torch([rows.name], "", Call(to_planes, (Slot(0),), {}), "the same numbers in another shape"))
-        return Value(name, "planes", x.channels, ONE_PIXEL, rows=rows.name)
+        return replace(rows, name=name, kind="planes", rows=rows.name)
+
+
+def after_window(x: Value, step: Conv | Pool) -> Value:
+    """What a convolution or pooling of x gives, but for the name."""
+    assert x.grid is not None
+    if isinstance(step, Pool):
+        return Value("", "planes", x.channels, _moved(x.grid, step.kernel, step.stride, step.padding))
+    outputs, _, height, width = step.weight.shape
+    down, right = step.extra_padding
+    reach = (step.dilation[0] * (height - 1) + 1 - down, step.dilation[1] * (width - 1) + 1 - right)
+    return Value("", "planes", outputs, _moved(x.grid, reach, step.stride, step.padding))
+
+
+def _moved(grid: Grid, reach: Pair, stride: Pair, padding: Pair) -> Grid:
+    """After windows of this reach. What equal strides make of a grid is taken for equal: where it is not, an addition
+    would fail in torch, too."""
+    if stride != (1, 1):
+        return grid.then(f"stride {stride}")
+    lost = (reach[0] - 1 - 2 * padding[0], reach[1] - 1 - 2 * padding[1])
+    return grid.then(f"less {lost}") if any(lost) else grid
 
 
 def planes(x: Any) -> Value:
@@ -79,7 +124,7 @@ def planes(x: Any) -> Value:
         raise NotNative("its input is not a tensor of the network")
     if x.kind not in ("planes", "other"):
         raise NotNative("its input is not an image")
-    return x if x.kind == "planes" else replace(x, kind="planes", grid=x.name)
+    return x if x.kind == "planes" else replace(x, kind="planes", grid=Grid(x.name))
 
 
 def known(x: Any) -> Value:
@@ -96,12 +141,11 @@ def same_grid(values: list[Value]) -> bool:
 def broadcast(values: list[Value]) -> Value | None:
     """What an elementwise function of these gives, but for the name; None if that is not known."""
     kinds, channels = {value.kind for value in values}, {value.channels for value in values}
-    if kinds not in ({"planes"}, {"rows"}):
+    grids = {value.grid for value in values if value.grid is not None}
+    larger = {grid for grid in grids if grid.changes != ONE_PIXEL}
+    if kinds not in ({"planes"}, {"rows"}) or len({grid.batch for grid in grids}) > 1 or len(larger) > 1:
         return None
-    grids = {value.grid for value in values} - {ONE_PIXEL}
-    if len(grids) > 1:
-        return None
-    grid = grids.pop() if grids else ONE_PIXEL
+    grid = next(iter(larger or grids), None)
     return Value("", values[0].kind, channels.pop() if len(channels) == 1 else None, grid)
 
 

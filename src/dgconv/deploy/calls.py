@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.node import map_aggregate
+from torch.utils import _pytree as pytree
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,24 @@ class Call:
         )
         return self.function(*args, **kwargs)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the function's name, if it has one here: there is no pickling ``F.max_pool2d``."""
+        return _call, (NAMES.get(self.function, self.function), self.args, self.kwargs)
+
+
+def _call(function: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    return Call(STORABLE[function] if isinstance(function, str) else function, args, kwargs)
+
+
+@dataclass(eq=False)
+class Together:
+    """Puts the parts of a result into its tuples, lists and dicts, each where ``result`` has its number."""
+
+    result: Any
+
+    def __call__(self, *parts: Any) -> Any:
+        return pytree.tree_map(lambda number: parts[number], self.result)
+
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a step that is left to torch calls in the end."""
@@ -38,7 +57,7 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def name_of(function: Callable[..., Any]) -> str:
     function = called(function)
-    if isinstance(function, nn.Module):
+    if isinstance(function, nn.Module | Together):
         return type(function).__name__
     return NAMES.get(function) or str(getattr(function, "__name__", function))
 
@@ -67,21 +86,26 @@ ELEMENTWISE = (
     | _listed("functional", F, "relu relu6 silu gelu mish elu leaky_relu hardswish hardsigmoid hardtanh")
     | _listed("functional", F, "sigmoid tanh softplus")
 )
+SHAPE_KEEPING = _listed("functional", F, "layer_norm group_norm prelu softmax log_softmax normalize")
 OTHERS = (
-    _listed("operator", operator, "getitem eq floordiv")
-    | _listed("torch", torch, "flatten cat chunk split softmax log_softmax mean sum amax permute transpose")
-    | _listed("torch", torch, "reshape squeeze unsqueeze")
-    | _listed("Tensor", Tensor, "flatten view reshape chunk split softmax log_softmax mean sum amax permute")
-    | _listed("Tensor", Tensor, "transpose contiguous squeeze unsqueeze size dim")
-    | _listed("functional", F, "softmax log_softmax pad normalize interpolate avg_pool2d max_pool2d")
+    _listed("torch", torch, "cat softmax log_softmax mean sum amax")
+    | _listed("Tensor", Tensor, "softmax log_softmax mean sum amax")
+    | _listed("functional", F, "linear conv_transpose2d pad interpolate avg_pool2d max_pool2d")
     | _listed("functional", F, "adaptive_avg_pool2d adaptive_max_pool2d pixel_shuffle channel_shuffle")
+)
+VIEWS = (  # their results may share memory with what they were given
+    _listed("operator", operator, "getitem eq floordiv")
+    | _listed("torch", torch, "flatten chunk split permute transpose reshape squeeze unsqueeze")
+    | _listed("Tensor", Tensor, "flatten view reshape chunk split permute transpose contiguous squeeze unsqueeze")
+    | _listed("Tensor", Tensor, "expand expand_as size dim")
     | {"to_planes": to_planes}
 )
 # each operator that changes its left side, and the one that does not
 IN_PLACE: dict[Any, Any] = {
     getattr(operator, f"i{name}"): getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow", "matmul")
 }
-STORABLE = ELEMENTWISE | OTHERS  # what a file may name: nothing in here touches more than the tensors it is given
+FRESH = ELEMENTWISE | SHAPE_KEEPING | OTHERS
+STORABLE = FRESH | VIEWS  # what a file may name: nothing in here touches more than the tensors it is given
 NAMES = {function: name for name, function in STORABLE.items()}
 
 FUNCTIONS: dict[type[nn.Module], tuple[Any, ...]] = {  # by layer: the function, and the options it has from the layer
@@ -94,9 +118,19 @@ FUNCTIONS: dict[type[nn.Module], tuple[Any, ...]] = {  # by layer: the function,
     nn.Hardsigmoid: (F.hardsigmoid,),
     nn.Sigmoid: (torch.sigmoid,),
     nn.Tanh: (torch.tanh,),
+    nn.PReLU: (F.prelu, "weight"),
     nn.Softmax: (F.softmax, "dim"),
+    nn.LayerNorm: (F.layer_norm, "normalized_shape", "weight", "bias", "eps"),
+    nn.GroupNorm: (F.group_norm, "num_groups", "weight", "bias", "eps"),
+    nn.Linear: (F.linear, "weight", "bias"),
+    nn.ConvTranspose2d: (
+        F.conv_transpose2d, "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation"
+    ),
+    nn.Upsample: (F.interpolate, "size", "scale_factor", "mode", "align_corners", "recompute_scale_factor"),
+    nn.PixelShuffle: (F.pixel_shuffle, "upscale_factor"),
     nn.Flatten: (torch.flatten, "start_dim", "end_dim"),
     nn.AdaptiveAvgPool2d: (F.adaptive_avg_pool2d, "output_size"),
+    nn.AdaptiveMaxPool2d: (F.adaptive_max_pool2d, "output_size", "return_indices"),
     nn.MaxPool2d: (
         F.max_pool2d, "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"
     ),

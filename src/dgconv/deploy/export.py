@@ -15,8 +15,10 @@ import io
 import os
 import shutil
 import tempfile
+import textwrap
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -125,7 +127,24 @@ def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
     """The network as torch.export sees it, with our operation in it."""
     example = _example(model, 2, input_size)  # not 1, which torch.export would take for a constant
-    return torch.export.export(model, (example,), dynamic_shapes=({0: Dim("batch", min=1)},))
+    with _told_in_a_line("torch.export cannot follow the network"):
+        return torch.export.export(model, (example,), dynamic_shapes=({0: Dim("batch", min=1)},))
+
+
+@contextmanager
+def _told_in_a_line(trouble: str) -> Iterator[None]:
+    """Torch's refusals run to pages, which stay as the cause; what was wrong is in the first line of the first one."""
+    try:
+        yield
+    except Exception as error:  # of many kinds, few of them torch's own
+        first: BaseException = error
+        while first.__cause__ is not None:
+            first = first.__cause__
+        line = next(filter(None, map(str.strip, str(first).splitlines())), type(first).__name__)
+        raise UserError(
+            f"{trouble}: {textwrap.shorten(line, 300).rstrip('.')}. Write that part in another way, or use "
+            "deploy.prepare, which leaves to torch what it cannot take"
+        ) from error
 
 
 def save_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> None:
@@ -139,15 +158,16 @@ def save_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> None
     program = traced(model, input_size).run_decompositions(
         {torch.ops.dgconv.dynamic_group_conv2d.default: _in_standard_operations}
     )
-    onnx_program = torch.onnx.export(
-        program,
-        (),
-        input_names=["images"],
-        output_names=output_names,
-        dynamo=True,
-        verbose=False,
-        custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
-    )
+    with _told_in_a_line("torch cannot write the network as ONNX"):
+        onnx_program = torch.onnx.export(
+            program,
+            (),
+            input_names=["images"],
+            output_names=output_names,
+            dynamo=True,
+            verbose=False,
+            custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
+        )
     assert onnx_program is not None
     _name_the_batch(onnx_program.model.graph)
     require("onnx_ir.passes.common").NameFixPass()(onnx_program.model)  # a value inside may be called like an output

@@ -55,7 +55,8 @@ def _add(builder: Builder, x: Any, other: Any, *, alpha: float = 1) -> Value:
     both = [known(x), known(other)]
     if alpha != 1:
         raise NotNative("it adds a multiple")
-    if not same_grid(both) or len({value.channels for value in both} - {None}) > 1:
+    channels, others = map(builder.channels, both)
+    if not same_grid(both) or channels is None or channels != others:
         raise NotNative("the two may differ in size")
     return builder.pointwise(x, other=other)
 
@@ -65,8 +66,6 @@ def _concat(builder: Builder, tensors: Any, dim: int = 0) -> Value:
     parts = [known(part) for part in tensors]
     if dim not in (1, -3) or not same_grid(parts):
         raise NotNative("it does not join planes along the channels")
-    if len(parts) == 1:
-        return parts[0]
     counts = [part.channels for part in parts]
     channels = None if None in counts else sum(count for count in counts if count is not None)
     return Value(builder.add(Concat([part.name for part in parts], "")), "planes", channels, parts[0].grid)
@@ -114,7 +113,7 @@ def _conv2d(
     padding, extra = resolve_padding(padding, kernel, pair(stride), pair(dilation))
     bias = None if bias is None else bias.detach()
     step = Conv(x.name, "", weight.detach(), bias, pair(stride), padding, extra, pair(dilation), groups)
-    return Value(builder.add(step), "planes", len(weight), x.grid)
+    return builder.window(x, step)
 
 
 @_rule(F.batch_norm)
@@ -141,14 +140,34 @@ def _batch_norm(
 def _item(builder: Builder, x: Any, index: Any) -> Any:
     if isinstance(x, tuple | list) and isinstance(index, int):  # a layer that returned several values
         return x[index]
-    is_batch = isinstance(x, Value) and x.kind == "shape" and index == 0
-    raise NotNative(OTHER_SHAPE, replace(x, kind="batch size") if is_batch else None)
+    if isinstance(x, Value) and x.kind == "shape":
+        return _one_size(x, index)
+    every = slice(None)
+    raise NotNative(OTHER_SHAPE, _one_pixel(x) if index == (every, every, None, None) else None)
 
 
 @_rule(Tensor.size)
 def _size(builder: Builder, x: Value, dim: int | None = None) -> Any:
-    like = replace(known(x), kind="shape" if dim is None else "batch size")
-    raise NotNative(OTHER_SHAPE, like if dim in (None, 0) else None)
+    if dim is None:
+        raise NotNative(OTHER_SHAPE, replace(known(x), kind="shape"))
+    return _one_size(known(x), dim)
+
+
+def _one_size(x: Value, dim: Any) -> int:
+    """How many channels there are may be known, how many images only torch can say."""
+    if dim == 1 and x.channels is not None:
+        return x.channels
+    raise NotNative(OTHER_SHAPE, replace(x, kind="batch size") if dim == 0 else None)
+
+
+def _one_pixel(rows: Any) -> Value | None:
+    """What [B, C] is as [B, C, 1, 1]."""
+    return replace(rows, kind="planes") if isinstance(rows, Value) and rows.kind == "rows" else None
+
+
+@_rule(Tensor.expand_as)
+def _expand_as(builder: Builder, x: Value, other: Value) -> Value:
+    raise NotNative(OTHER_SHAPE, known(other))
 
 
 @_rule(getattr)
@@ -165,10 +184,17 @@ def _dimensions(builder: Builder, x: Value) -> int:
 
 @_rule(Tensor.view, Tensor.reshape, torch.reshape)
 def _view(builder: Builder, x: Value, *shape: Any) -> Value:
-    """``x.view(x.size(0), -1)`` is a flatten."""
-    sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-    if len(sizes) == 2 and sizes[1] == -1 and isinstance(sizes[0], Value):
-        batch = sizes[0]
-        if batch.kind == "batch size" and batch.grid == known(x).grid:
+    """``x.view(x.size(0), -1)`` is a flatten, and so is ``x.view(batch, channels)`` of one pixel."""
+    sizes = list(shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape)
+    if sizes and _is_batch_of(sizes[0], x):
+        if len(sizes) == 2 and (sizes[1] == -1 or x.rows is not None):
             return flatten(builder, x, 1)
-    raise NotNative(OTHER_SHAPE)
+        if sizes[2:] == [1, 1]:
+            raise NotNative(OTHER_SHAPE, _one_pixel(x))
+    raise NotNative(OTHER_SHAPE, Value("", "rows") if len(sizes) == 2 else None)
+
+
+def _is_batch_of(size: Any, x: Value) -> bool:
+    """Whether it is the number of images of x, taken from x or from what x was computed from."""
+    is_size = isinstance(size, Value) and size.kind == "batch size" and size.grid is not None
+    return is_size and x.grid is not None and size.grid.batch == x.grid.batch

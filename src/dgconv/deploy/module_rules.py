@@ -7,18 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..layers import DynamicGroupConv2d, FeatureBoostingConv2d, HeadGate, StandardGroupConv2d
+from ..layers import (
+    DynamicGroupConv2d,
+    FeatureBoostingConv2d,
+    GlobalGate,
+    HeadGate,
+    SaliencyGenerator,
+    StandardGroupConv2d,
+)
 from ..layers._conv import pair, resolve_padding
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
 from ..layers.indexed import IndexedGroupConv2d, SplitConv2d
-from .builder import Builder, NotNative, Value, has_forward_hooks, known, planes
+from .builder import Builder, NotNative, Value, after_window, has_forward_hooks, known, planes
 from .fuse import scaled
 from .graph import BoostSpec, Concat, Conv, GateSpec, Linear, Norm, Pointwise, Pool
 
 Rule = Callable[..., Any]  # rule(builder, module, input, ...)
 RULES: dict[type[nn.Module], Rule] = {}
 OTHER_SHAPE = "the same numbers in another shape"
-FORWARD = ("forward", "_conv_forward", "__call__")
+FORWARD = ("forward", "_conv_forward", "__call__", "_forward_plain", "_convolve", "_add_bias", "predict")
+PARTS = (SaliencyGenerator, HeadGate, GlobalGate, nn.Linear, nn.BatchNorm2d, nn.SyncBatchNorm)  # of our layers
 
 
 def rule_for(module: nn.Module) -> Rule | None:
@@ -48,9 +56,6 @@ def _nothing(builder: Builder, module: nn.Module, x: Value) -> Value:
 @_rule(nn.Conv2d, GroupedConv2d)
 def _conv(builder: Builder, module: nn.Conv2d, x: Value) -> Value:
     x = planes(x)
-    like = Value("", "planes", module.out_channels, x.grid)
-    if module.padding_mode != "zeros":
-        raise NotNative(f"padding_mode {module.padding_mode!r}", like)
     padding, extra = resolve_padding(
         module.padding, pair(module.kernel_size), pair(module.stride), pair(module.dilation)  # type: ignore[arg-type]
     )  # fmt: skip
@@ -65,7 +70,9 @@ def _conv(builder: Builder, module: nn.Conv2d, x: Value) -> Value:
         pair(module.dilation),  # type: ignore[arg-type]
         module.groups,
     )
-    return Value(builder.add(step), "planes", module.out_channels, x.grid)
+    if module.padding_mode != "zeros":
+        raise NotNative(f"padding_mode {module.padding_mode!r}", after_window(x, step))
+    return builder.window(x, step)
 
 
 @_rule(StandardGroupConv2d)
@@ -105,22 +112,31 @@ def _split_conv(builder: Builder, module: SplitConv2d, x: Value) -> Value:
     Outputs in no group come last, of the last convolution, with weights of zero.
     """
     x = planes(x)
-    like = Value("", "planes", len(module.order), x.grid)
     if x.channels is None:
-        raise NotNative("the channels of its input are not known beforehand", like)
+        raise NotNative("the channels of its input are not known beforehand", Value("", "planes", len(module.order)))
     sizes = [len(conv.weight) for _, conv in module.groups]
     sizes[-1] += module.zeros
     parts = []
     for (inputs, conv), own in zip(module.groups, module.order.argsort().split(sizes), strict=True):
-        parts.append(_conv(builder, conv, x).name)
+        parts.append(_conv(builder, conv, x))
         step = builder.steps[-1]
         assert isinstance(step, Conv)
         step.weight = conv.weight.new_zeros(len(own), x.channels, *conv.kernel_size)
         step.weight[: len(conv.weight), inputs] = conv.weight.detach()
         step.bias = None if module.bias is None else module.bias.detach()[own]
         step.picks = [inputs.sort().values.tolist()]
-    joined = builder.add(Concat(parts, ""))
-    return replace(like, name=builder.add(Pointwise(joined, "", order=module.order.tolist())))
+    joined = builder.add(Concat([part.name for part in parts], ""))
+    name = builder.add(Pointwise(joined, "", order=module.order.tolist()))
+    return replace(parts[0], name=name, channels=len(module.order))
+
+
+def _check_parts(layer: nn.Module, like: Value) -> None:
+    """A gate or generator of the user's own, or one with hooks, does more than the native step knows of."""
+    for name, part in layer.named_children():
+        if type(part) not in PARTS or "forward" in vars(part):
+            raise NotNative(f"its {name} is a {type(part).__name__} with a forward of its own", like)
+        if has_forward_hooks(part):
+            raise NotNative(f"its {name} has forward hooks", like)
 
 
 def interleave(x: Tensor, groups: int) -> Tensor:
@@ -132,14 +148,6 @@ def interleave(x: Tensor, groups: int) -> Tensor:
 def _dynamic_group_conv(builder: Builder, module: DynamicGroupConv2d, x: Value) -> Value:
     x = planes(x)
     generator, gate = module.generator, module.gate
-    spec = GateSpec(generator.weight1.detach(), generator.weight2.detach(), generator.bias.detach())
-    if isinstance(gate, HeadGate):
-        if gate.tie_rule != "lowest_index":
-            like = Value("", "planes", module.out_channels, x.grid)
-            raise NotNative(f"its gate has tie_rule {gate.tie_rule!r}", like)
-        spec.keep = int(gate.keep)
-    else:
-        spec.threshold = float(gate.threshold)
     step = Conv(
         x.name,
         "",
@@ -149,16 +157,25 @@ def _dynamic_group_conv(builder: Builder, module: DynamicGroupConv2d, x: Value) 
         module.padding,
         module.extra_padding,
         module.dilation,
-        gate=spec,
     )
-    return Value(builder.add(step), "planes", module.out_channels, x.grid)
+    _check_parts(module, after_window(x, step))
+    spec = GateSpec(generator.weight1.detach(), generator.weight2.detach(), generator.bias.detach())
+    step.gate = spec
+    if isinstance(gate, HeadGate):
+        if gate.tie_rule != "lowest_index":
+            raise NotNative(f"its gate has tie_rule {gate.tie_rule!r}", after_window(x, step))
+        spec.keep = int(gate.keep)
+    else:
+        spec.threshold = float(gate.threshold)
+    return builder.window(x, step)
 
 
 @_rule(FeatureBoostingConv2d)
 def _feature_boosting_conv(builder: Builder, module: FeatureBoostingConv2d, x: Value) -> Value:
     x = planes(x)
     if module.groups > 1:
-        raise NotNative("its winners are of several groups", Value("", "planes", module.out_channels, x.grid))
+        raise NotNative("its winners are of several groups", Value("", "planes", module.out_channels))
+    _check_parts(module, Value("", "planes", module.out_channels))
     norm = _norm(module.norm)
     out = _conv(builder, module, x)
     step = builder.steps[-1]
@@ -178,13 +195,18 @@ def _batch_norm(builder: Builder, module: nn.BatchNorm2d, x: Value) -> Value:
     return builder.pointwise(planes(x), _norm(module))
 
 
+@_rule(nn.BatchNorm1d, nn.SyncBatchNorm)
+def _batch_norm_of_any_shape(builder: Builder, module: nn.BatchNorm1d | nn.SyncBatchNorm, x: Value) -> Value:
+    return builder.pointwise(known(x), _norm(module))
+
+
 @_rule(BatchNormReLU2d)
 def _batch_norm_relu(builder: Builder, module: BatchNormReLU2d, x: Value, and_input: bool = False) -> Any:
     out = builder.pointwise(planes(x), _norm(module), activation="relu")
     return (out, x) if and_input else out
 
 
-def _norm(module: nn.BatchNorm2d) -> Norm:
+def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm) -> Norm:
     if module.running_mean is None or module.running_var is None:
         raise NotNative("it uses the statistics of each batch")
     return norm_of(module.running_mean, module.running_var, module.weight, module.bias, module.eps)
@@ -230,9 +252,10 @@ def max_pool(
     x = planes(x)
     if return_indices:
         raise NotNative("max-pooling that returns indices")
+    step = Pool(x.name, "", "max", pair(kernel_size), pair(stride or kernel_size), pair(padding))
     if pair(dilation) != (1, 1) or ceil_mode:
-        raise NotNative("max-pooling with dilation or ceil_mode", x)
-    return _pool(builder, x, Pool("", "", "max", pair(kernel_size), pair(stride or kernel_size), pair(padding)))
+        raise NotNative("max-pooling with dilation or ceil_mode", after_window(x, step))
+    return builder.window(x, step)
 
 
 @_rule(nn.AvgPool2d, HalvingAvgPool2d)
@@ -254,15 +277,12 @@ def average_pool(
     divisor_override: int | None = None,
 ) -> Value:
     x = planes(x)
+    step = Pool(x.name, "", "average", pair(kernel_size), pair(stride or kernel_size), pair(padding))
     leaves_out_padding = pair(padding) != (0, 0) and not count_include_pad
     if ceil_mode or divisor_override is not None or leaves_out_padding:
-        raise NotNative("average pooling with ceil_mode, divisor_override or count_include_pad=False", x)
-    return _pool(builder, x, Pool("", "", "average", pair(kernel_size), pair(stride or kernel_size), pair(padding)))
-
-
-def _pool(builder: Builder, x: Value, step: Pool) -> Value:
-    step.input = x.name
-    return Value(builder.add(step), "planes", x.channels, x.grid)
+        reason = "average pooling with ceil_mode, divisor_override or count_include_pad=False"
+        raise NotNative(reason, after_window(x, step))
+    return builder.window(x, step)
 
 
 @_rule(nn.AdaptiveAvgPool2d)
@@ -273,7 +293,7 @@ def _adaptive_average_pool(builder: Builder, module: nn.AdaptiveAvgPool2d, x: Va
 def adaptive_average_pool(builder: Builder, x: Value, output_size: Any) -> Value:
     x = planes(x)
     if output_size not in (1, (1, 1), [1, 1]):
-        like = Value("", "planes", x.channels, grid=f"{x.grid}, pooled to {output_size}")
+        like = Value("", "planes", x.channels, x.grid and x.grid.then(f"pooled to {output_size}"))
         raise NotNative(f"pooling to {output_size}", like)
     return builder.global_pool(x, as_planes=True)
 
@@ -291,8 +311,8 @@ def flatten(builder: Builder, x: Value, start_dim: int = 0, end_dim: int = -1) -
     if x.kind == "rows":
         return x
     if x.rows is not None:
-        return Value(x.rows, "rows", x.channels)
-    raise NotNative(OTHER_SHAPE, Value("", "rows"))
+        return replace(x, name=x.rows, kind="rows", rows=None)
+    raise NotNative(OTHER_SHAPE, Value("", "rows", grid=x.grid and x.grid.of_one_pixel()))
 
 
 @_rule(nn.Linear)
@@ -306,4 +326,4 @@ def linear(builder: Builder, x: Value, weight: Any, bias: Any = None) -> Value:
     if not isinstance(x, Value) or x.kind != "rows":
         raise NotNative("its input is not known to be [batch, features]")
     step = Linear(x.name, "", weight.detach(), None if bias is None else bias.detach())
-    return Value(builder.add(step), "rows", len(weight))
+    return Value(builder.add(step), "rows", len(weight), x.grid)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
@@ -13,8 +14,8 @@ from .calls import Call, Slot, called
 from .fuse import fuse
 from .graph import Conv, Graph, Torch
 from .prepared import PreparedModel
-from .trace import Whole, trace
-from .translate import Translation, Untranslatable, translate
+from .trace import Untranslatable, Whole, trace
+from .translate import Translation, translate
 
 
 def prepare(model: nn.Module) -> PreparedModel:
@@ -30,7 +31,21 @@ def prepare(model: nn.Module) -> PreparedModel:
         model: in eval mode, float32, on the CPU; called with one tensor, [batch, channels, height, width].
     """
     check(model)
-    return _prepare(copy.deepcopy(getattr(model, "_orig_mod", model)).requires_grad_(False))[0]
+    return _prepare(_copied(_unwrapped(model)).requires_grad_(False))[0]
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` returned."""
+    if isinstance(model, nn.DataParallel | DistributedDataParallel):
+        return _unwrapped(model.module)
+    return _unwrapped(model._orig_mod) if hasattr(model, "_orig_mod") else model  # type: ignore[arg-type]
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:  # torch.nn.utils.prune and the old weight_norm leave weights that torch does not copy
+        raise UserError(f"the model cannot be copied: {error}. Make its weights plain, as prune.remove does") from None
 
 
 def check(model: nn.Module) -> None:
@@ -57,8 +72,8 @@ def check(model: nn.Module) -> None:
 def _prepare(model: nn.Module) -> tuple[PreparedModel, Translation]:
     """Of a model that may be changed."""
     whole = Whole(model)
-    calls, left = trace(whole)
     try:
+        calls, left = trace(whole)
         translation = translate(calls, whole, left)
     except Untranslatable as problem:
         left = {model: str(problem)}

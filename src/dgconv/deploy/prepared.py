@@ -106,10 +106,11 @@ class PreparedModel(nn.Module):
 
     def _walk(self, x: Tensor, call: Callable[["_Run", dict[str, Any]], Any]) -> Any:
         values: dict[str, Any] = {self.graph.input: x.detach() if x.requires_grad else x}
-        for run in self._runs:
-            values[run.segment.graph.output] = call(run, values)
-            for name in run.releases:
-                del values[name]
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # for torch's steps; once, for they take time
+            for run in self._runs:
+                values[run.segment.graph.output] = call(run, values)
+                for name in run.releases:
+                    del values[name]
         return values[self.graph.output]
 
     def _check(self, x: Any) -> None:
@@ -143,8 +144,7 @@ class _Run:
         if self.program is not None:
             return self.program(values[graph.input])
         (step,) = graph.steps
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # the native part needs neither, and they take time
-            return torch_steps.run_step(step, values)
+        return torch_steps.run_step(step, values)
 
 
 def _runs(graph: Graph) -> Iterator[_Run]:

@@ -1,9 +1,9 @@
 """Cuts a graph into programs for the native executor, which have one input and one output, and steps left to torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .graph import Graph, Step, Torch, values_read
+from .graph import Conv, Graph, Pointwise, Step, Torch, values_read
 
 TWO_INPUTS = "it reads more than one value from beyond a step that is left to torch"
 
@@ -21,7 +21,29 @@ class Segment:
 
 
 def segments(graph: Graph, why_not: Callable[[Step], str | None]) -> list[Segment]:
-    """In order; each native one as long as can be. ``why_not`` gives the reason why a step is not native."""
+    """In order; each native one as long as can be. ``why_not`` gives the reason why a step is not native.
+
+    A convolution that would add what lies beyond a step left to torch, as in a block with squeeze and excitation, gives
+    the addition away: torch adds nearly as fast, but it convolves far more slowly.
+    """
+    found = _cut(graph, why_not)
+    alone = {part.graph.output for part in found if part.reason == TWO_INPUTS}
+    if not any(isinstance(step, Conv) and step.output in alone for step in graph.steps):
+        return found
+    steps: list[Step] = []
+    for step in graph.steps:
+        steps += _apart(step) if isinstance(step, Conv) and step.output in alone else [step]
+    return segments(replace(graph, steps=steps), why_not)
+
+
+def _apart(conv: Conv) -> list[Step]:
+    """A convolution, and then the addition."""
+    name = f"{conv.output} before the addition"
+    addition = Pointwise(name, conv.output, other=conv.residual, activation=conv.activation, label=conv.label)
+    return [replace(conv, output=name, residual=None, activation="identity"), addition]
+
+
+def _cut(graph: Graph, why_not: Callable[[Step], str | None]) -> list[Segment]:
     last_reads = {name: at for at, step in enumerate(graph.steps) for name in values_read(step)}
     last_reads[graph.output] = len(graph.steps)
     found, start = [], 0

@@ -1,25 +1,41 @@
 """The calls that a model makes, in order, found by running it on a stand-in for the image (``torch.fx``)."""
 
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
 
 from .builder import has_forward_hooks
 from .calls import IN_PLACE
 from .module_rules import rule_for
 
 
+class Untranslatable(Exception):
+    """The model as a whole cannot become a graph; the message says why."""
+
+
 class Whole(nn.Module):
-    """Holds a model, so that the model is traced like any of its layers."""
+    """Holds a model, so that the model is traced like any of its layers.
+
+    Returns the parts of its result in a row, and remembers what they are parts of: ``result`` has their numbers in it.
+    """
+
+    result: Any
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, x: Any) -> Any:
-        return self.model(x)
+    def forward(self, x: Any) -> tuple[Any, ...]:
+        parts, structure = pytree.tree_flatten(self.model(x))
+        self.result = pytree.tree_unflatten(list(range(len(parts))), structure)
+        for part in parts:
+            if not (isinstance(part, fx.Proxy | Tensor | int | float | str | None) or is_dataclass(part)):
+                raise Untranslatable(f"it returns a {type(part).__name__}, which torch.fx does not know")
+        return tuple(parts)
 
 
 def trace(model: Whole) -> tuple[fx.Graph, dict[nn.Module, str]]:

@@ -13,15 +13,24 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate, map_arg
 
 from . import function_rules, module_rules
-from .builder import Builder, NotNative, Value, broadcast
-from .calls import ELEMENTWISE, IN_PLACE, Call, Slot, as_function, called, name_of, to_planes
+from .builder import Builder, Grid, NotNative, Value, broadcast
+from .calls import (
+    ELEMENTWISE,
+    FRESH,
+    IN_PLACE,
+    SHAPE_KEEPING,
+    Call,
+    Slot,
+    Together,
+    as_function,
+    called,
+    name_of,
+    to_planes,
+)
 from .graph import Graph, Step, Torch, values_read
+from .trace import Untranslatable, Whole
 
 ONLY_LOOKS = (Tensor.size, operator.getitem, to_planes)  # of no effect if nobody uses the result
-
-
-class Untranslatable(Exception):
-    """The model as a whole cannot become a graph; the message says why."""
 
 
 @dataclass
@@ -30,13 +39,13 @@ class Translation:
     changes_input: bool  # the model writes into the tensor it is given
 
 
-def translate(calls: fx.Graph, model: nn.Module, left: dict[nn.Module, str]) -> Translation:
+def translate(calls: fx.Graph, model: Whole, left: dict[nn.Module, str]) -> Translation:
     """Steps for the calls of a traced model; ``left`` says why some modules could not be followed."""
     return _Translator(calls, model, left).run()
 
 
 class _Translator:
-    def __init__(self, calls: fx.Graph, model: nn.Module, left: dict[nn.Module, str]) -> None:
+    def __init__(self, calls: fx.Graph, model: Whole, left: dict[nn.Module, str]) -> None:
         self.model, self.left, self.builder = model, left, Builder()
         self.nodes = {node: position for position, node in enumerate(calls.nodes)}
         self.results: dict[fx.Node, Any] = {}  # a Value, a constant, or a tuple or list of them
@@ -47,18 +56,24 @@ class _Translator:
         for node in self.nodes:
             if node.op == "placeholder":
                 self.input = self.builder.new_name("input")
-                self.results[node] = Value(self.input, "planes", grid=self.input)
+                self.results[node] = Value(self.input, "planes", grid=Grid(self.input))
             elif node.op == "get_attr":
                 self.results[node] = operator.attrgetter(str(node.target))(self.model)
             elif node.op == "output":
-                (result,) = self._resolve(node.args)
+                result = self._result(*self._resolve(node.args))
             else:
                 self._translate(node)
-        if not isinstance(result, Value):
-            kind = type(result).__name__.removeprefix("immutable_")
-            raise Untranslatable(f"it returns a {kind}, not a tensor")
         steps = _without_unused(self.builder.steps, result.name)
         return Translation(Graph(self.input, result.name, steps), self.changes_input)
+
+    def _result(self, parts: tuple[Any, ...]) -> Value:
+        """The only part there is, or all of them put together as the model does."""
+        if self.model.result == 0 and isinstance(parts[0], Value):
+            return parts[0]
+        if not (values := _leaves(parts, Value)):
+            raise Untranslatable("it returns nothing that depends on the image")
+        self.builder.label = "output"
+        return Value(self._torch(Together(self.model.result), parts, {}, values, "it returns more than one tensor"))
 
     def _resolve(self, arguments: Any) -> Any:
         return map_arg(arguments, lambda node: self.results[node])
@@ -117,20 +132,25 @@ class _Translator:
         try:
             return self._native(function, args, kwargs)
         except NotNative as refusal:
-            if isinstance(function, nn.Module) and (plain := as_function(function)):
+            takes_one = len(args) + len(kwargs) == 1  # what else a layer is given its function may not know
+            if isinstance(function, nn.Module) and takes_one and (plain := as_function(function)):
                 function, kwargs = plain[0], kwargs | plain[1]
-            names = list(dict.fromkeys(value.name for value in values))
-            slots = {name: Slot(index) for index, name in enumerate(names)}
-            call = Call(
-                function,
-                *map_aggregate((args, kwargs), lambda leaf: slots[leaf.name] if isinstance(leaf, Value) else leaf),
-            )
-            step = Torch(names, "", call, refusal.reason, may_change_inputs=function in self.left)
-            name = self.builder.add(step)
+            name = self._torch(function, args, kwargs, values, refusal.reason)
+            like = refusal.like or self._shape(function, args, kwargs, values) or Value("")
+            return replace(like, name=name, rows=None, grid=like.grid or Grid(name))
+
+    def _torch(self, function: Callable[..., Any], args: Any, kwargs: Any, values: list[Value], reason: str) -> str:
+        names = list(dict.fromkeys(value.name for value in values))
+        slots = {name: Slot(index) for index, name in enumerate(names)}
+        call = Call(
+            function,
+            *map_aggregate((args, kwargs), lambda leaf: slots[leaf.name] if isinstance(leaf, Value) else leaf),
+        )
+        name = self.builder.add(Torch(names, "", call, reason, may_change_inputs=function in self.left))
+        if function not in FRESH.values():
             family = {name}.union(*(self.relatives.get(other, {other}) for other in names))
             self.relatives.update(dict.fromkeys(family, family))
-            like = refusal.like or self._shape(function, args, kwargs, values) or Value("")
-            return replace(like, name=name, rows=None)
+        return name
 
     def _native(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if isinstance(function, nn.Module):
@@ -149,14 +169,17 @@ class _Translator:
 
     def _planes_of(self, module: nn.Module) -> Value | None:
         """What any convolution gives."""
-        return Value("", "planes", module.out_channels, self.builder.label) if isinstance(module, nn.Conv2d) else None
+        return Value("", "planes", module.out_channels) if isinstance(module, nn.Conv2d) else None
 
     def _shape(self, function: Callable[..., Any], args: Any, kwargs: Any, values: list[Value]) -> Value | None:
         has_shape = any(tensor.dim() > 0 for tensor in _leaves((args, kwargs), Tensor))
-        return broadcast(values) if function in ELEMENTWISE.values() and not has_shape else None
+        is_elementwise = function in ELEMENTWISE.values() and not has_shape
+        return broadcast(values) if is_elementwise or function in SHAPE_KEEPING.values() else None
 
     def _rebind(self, node: fx.Node, changed: Any, result: Any) -> None:
         """After a change in place, whoever reads the tensor by its other names reads the new one."""
+        if isinstance(changed, int | float):
+            return
         if not isinstance(changed, Value):
             raise Untranslatable("it changes a parameter, a buffer or several tensors in place")
         if result is changed or changed.kind in ("shape", "batch size"):  # a dropout that does nothing; numbers

@@ -27,7 +27,7 @@ class DynamicGroupConv2d(nn.Module):
     ``weight`` has the shape it has in ``nn.Conv2d``, so a dense checkpoint loads.
 
     The target rate holds in training and evaluation alike, unless a schedule moves ``gate``. In training the
-    layer leaves its saliency, before pruning, in ``self.saliency`` for the losses.
+    layer leaves the saliency of its last call, before pruning, in ``self.saliency`` for the losses.
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
@@ -141,11 +141,15 @@ class DynamicGroupConv2d(nn.Module):
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
 
     def _can_fuse(self, x: Tensor) -> bool:
-        """On a GPU pooling, generator and gate are a few kernels instead of some fifty; then no hook sees the gate."""
-        keeps_ties = isinstance(self.gate, GlobalGate) or self.gate.tie_rule == "lowest_index"
-        fits_a_tile = self.generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
-        is_plain = self.generator.bias.dtype == torch.float32 and not self.gate._forward_hooks
-        return fused.fits(x) and keeps_ties and fits_a_tile and is_plain
+        """On a GPU pooling, generator and gate are a few kernels instead of some fifty, unless you have put your own
+        in their place or hooks on them."""
+        gate, generator = self.gate, self.generator
+        if not fused.fits(x) or type(gate) not in (HeadGate, GlobalGate) or type(generator) is not SaliencyGenerator:
+            return False
+        keeps_ties = isinstance(gate, GlobalGate) or gate.tie_rule == "lowest_index"
+        fits_a_tile = generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
+        has_hooks = any(part._forward_hooks or part._forward_pre_hooks for part in (gate, generator))
+        return keeps_ties and fits_a_tile and generator.bias.dtype == torch.float32 and not has_hooks
 
     def _forward_fused(self, x: Tensor) -> tuple[Tensor, Tensor]:
         gate, generator = self.gate, self.generator

@@ -75,6 +75,8 @@ def register_backbone(
     """
 
     def register(build: Callable[..., ImageClassifier]) -> Callable[..., ImageClassifier]:
+        if "_" in build.__name__:
+            raise UserError(f"a backbone's name must not hold '_', which parts it from the method: {build.__name__}")
         _BACKBONES[build.__name__] = Backbone(build, defaults)
         return build
 

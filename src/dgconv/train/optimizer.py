@@ -17,6 +17,8 @@ def make_optimizer(model: nn.Module, recipe: Recipe, device: torch.device, steps
     Args:
         steps: of the whole training.
     """
+    if recipe.generator_weight_decay is not None and not any(True for _ in dynamic_layers(model)):
+        raise UserError("generator_weight_decay is for networks with dynamic layers (_dgc, _dgcg); leave it out")
     on_gpu = device.type == "cuda"
     optimizer = torch.optim.SGD(
         _parameter_groups(model, generator_weight_decay(recipe, steps)),
@@ -69,10 +71,9 @@ def _parameter_groups(model: nn.Module, generator_weight_decay: float | None) ->
         for name in layer.undecayed
     }
     if generator_weight_decay is not None:
-        generators = [layer.generator for _, layer in dynamic_layers(model)]
-        if not generators:
-            raise UserError("generator_weight_decay is for networks with dynamic layers (_dgc, _dgcg); leave it out")
-        own_decay |= {id(p): generator_weight_decay for generator in generators for p in generator.parameters()}
+        own_decay |= {
+            id(p): generator_weight_decay for _, layer in dynamic_layers(model) for p in layer.generator.parameters()
+        }
     groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if id(p) not in own_decay]}]
     for decay in sorted(set(own_decay.values())):
         chosen = [p for p in model.parameters() if own_decay.get(id(p)) == decay]

@@ -128,7 +128,7 @@ class Recipe:
     generator_weight_decay: float | None = None
     """Weight decay of the saliency generators, if not that of all other weights."""
     generator_shrinkage: float | None = None
-    """Instead: how often it divides them by e in the whole training; 5.9 in that of the paper on CIFAR."""
+    """Instead: how often it divides them by e, if there are any, in the whole training; 5.9 in the paper's on CIFAR."""
     clip_gradients: float | None = None
     """Largest norm of all gradients together; larger ones are scaled down to it."""
     lasso_weight: float = 1e-5
