@@ -42,6 +42,18 @@ def test_another_rate_is_really_reached_and_left_again(run, images, rate):
     assert evaluate(run.model, run.data.test) == trained
 
 
+def test_a_loaded_count_is_no_rate_that_is_there(head_run, images):
+    """A state_dict brings the gates' counts along, but not the target that they belong to."""
+    model = load_model(head_run.folder)
+    target = model.get_submodule(next(name for name, _ in dynamic_layers(model))).pruning_rate
+    other = copy.deepcopy(model)
+    for _, layer in dynamic_layers(other):
+        layer.set_pruning_rate(0.25)
+    model.load_state_dict(other.state_dict())
+    set_rate(model, target, images)
+    assert all(int(layer.gate.keep) == keep_count(layer.in_channels, target) for _, layer in dynamic_layers(model))
+
+
 def test_adapted_norms_are_what_makes_another_rate_usable(head_run, images):
     """With the old statistics the answers are far worse than with new ones."""
     model = load_model(head_run.folder)

@@ -154,11 +154,6 @@ def test_same_padding_is_conv2ds(kernel, dilation):
     torch.testing.assert_close(layer(x), dense(x))
 
 
-def test_one_image_without_a_batch():
-    layer, x = trained_like(), torch.randn(16, 6, 6)
-    torch.testing.assert_close(layer(x), layer(x[None])[0])
-
-
 def test_saliency_is_there_for_the_losses_in_training_only():
     layer, x = trained_like(), torch.randn(2, 16, 6, 6)
     layer(x)
@@ -242,6 +237,16 @@ def test_checkpoint_carries_the_rate():
     twin = trained_like(pruning_rate=0.75)
     twin.load_state_dict(layer.state_dict())
     assert int(twin.gate.keep) == 8
+
+
+def test_repr_and_target_after_loading_another_rate():
+    """The gate is as loaded; where a schedule ends is the layer's own, as when a training goes on half way."""
+    layer = trained_like(pruning_rate=0.75)
+    layer.load_state_dict(trained_like(pruning_rate=0.5).state_dict())
+    assert layer.pruning_rate == 0.75
+    assert "pruning_rate=0.5 (target 0.75)" in repr(layer)
+    layer.set_pruning_rate(0.5)
+    assert repr(layer) == repr(trained_like(pruning_rate=0.5))
 
 
 def test_initial_scale():

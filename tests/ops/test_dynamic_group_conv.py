@@ -114,6 +114,15 @@ def test_gradcheck(kernel):
     assert torch.autograd.gradcheck(lambda *t: dynamic_group_conv2d(*t, 1, kernel // 2), inputs)
 
 
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 2)])
+def test_gradients_by_torch_func(kernel, stride):
+    inputs = make_inputs(kernel=kernel)
+    out, *expected = outputs_and_gradients(dynamic_group_conv2d, inputs, stride, kernel // 2)
+    probe = torch.sin(torch.arange(out.numel())).view(out.shape)
+    loss = torch.func.grad(lambda *t: (dynamic_group_conv2d(*t, stride, kernel // 2) * probe).sum(), (0, 1, 2))
+    torch.testing.assert_close(loss(*inputs), tuple(expected), rtol=1e-4, atol=1e-5)
+
+
 def test_autocast_computes_in_the_low_precision_and_returns_gradients_in_the_high():
     inputs = make_inputs()
     with torch.autocast("cpu", torch.bfloat16):

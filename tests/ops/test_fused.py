@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
+from dgconv.errors import UserError
 from dgconv.layers import LearnedGroupConv2d, StandardGroupConv2d
-from dgconv.layers.fusible import BatchNormReLU2d, run_pointwise
+from dgconv.layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d, run_pointwise
 from dgconv.ops import fused
 from dgconv.ops.overlap import overlapping
 from dgconv.train import lasso_loss, take_saliencies
@@ -152,6 +153,55 @@ def test_the_fused_pointwise_convolution_is_really_used(layer, monkeypatch):
     with monkeypatch.context() as context:
         context.setenv("DGCONV_TRITON", "0")
         assert "PointwiseConv" not in run_pointwise(conv, x).grad_fn.name()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        StandardGroupConv2d(8, 8, 1),
+        LearnedGroupConv2d(8, 8, 1),
+        GroupedConv2d(8, 8, 3, padding=1, groups=2, bias=False),
+    ],
+)
+def test_only_what_torch_would_take_reaches_the_kernels(layer, monkeypatch):
+    """They would read beyond a tensor of fewer channels."""
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    layer = layer.to(DEVICE)
+    image = torch.randn(8, 4, 4, device=DEVICE)
+    torch.testing.assert_close(layer(image), layer(image[None])[0], rtol=TOLERANCE, atol=TOLERANCE)
+    with pytest.raises(RuntimeError, match="to have 8 channels, but got 7"):
+        layer(image[None, :7])
+    with pytest.raises(RuntimeError, match=r"(should be the same|expected scalar type)"):
+        layer(image[None].double())
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_a_dynamic_layer_refuses_another_dtype(kernel, monkeypatch):
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    layer, x = DynamicGroupConv2d(8, 8, kernel).to(DEVICE), torch.randn(2, 8, 4, 4, device=DEVICE)
+    with pytest.raises(UserError, match="one dtype"):
+        layer(x.double())
+
+
+def test_pooling_one_image_without_a_batch(monkeypatch):
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    x = torch.randn(8, 4, 6, device=DEVICE, requires_grad=True)
+    (gradient,) = torch.autograd.grad(HalvingAvgPool2d()(x).sum(), x)
+    torch.testing.assert_close(gradient, torch.full_like(x, 0.25))
+
+
+@pytest.mark.parametrize("method", ["", "_sgc", "_lgc", "_dgc"])
+def test_torch_func_goes_by_torchs_own_operations(method, monkeypatch):
+    monkeypatch.setenv("DGCONV_TRITON", FUSED)
+    model = create_model(f"condensenet20{method}", stages=(1, 1), growth=(4, 4)).to(DEVICE).eval()
+    parameters, x = dict(model.named_parameters()), torch.randn(2, 3, 8, 8, device=DEVICE)
+
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+    expected = torch.autograd.grad(loss(parameters), parameters.values())
+    found = torch.func.grad(loss)(parameters)
+    torch.testing.assert_close(list(found.values()), list(expected), rtol=10 * TOLERANCE, atol=TOLERANCE)
 
 
 def test_only_on_a_gpu_unless_asked(monkeypatch):

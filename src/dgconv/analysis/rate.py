@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Split
-from ..layers import GlobalGate
+from ..layers import DynamicGroupConv2d, GlobalGate, HeadGate
 from ..layers.gate import check_pruning_rate
 from ..layers.select import dynamic_layers, set_pruning_rate
 from ..train.threshold import quantile
@@ -27,7 +27,7 @@ def set_rate(model: nn.Module, rate: float, images: Tensor) -> None:
         images: training images, normalised; see :func:`calibration_images`.
     """
     check_pruning_rate(rate)
-    if {layer.pruning_rate for _, layer in dynamic_layers(model)} == {rate}:  # as it was trained
+    if all(_prunes_at(layer, rate) for _, layer in dynamic_layers(model)):  # as it was trained
         return
     set_pruning_rate(model, rate)
     gates = [layer.gate for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
@@ -36,6 +36,13 @@ def set_rate(model: nn.Module, rate: float, images: Tensor) -> None:
         for gate in gates:
             gate.threshold.copy_(threshold)
     _adapt_norms(model, images)
+
+
+def _prunes_at(layer: DynamicGroupConv2d, rate: float) -> bool:
+    """Not only by its target, which a loaded state_dict does not bring along."""
+    gate = layer.gate
+    is_there = not isinstance(gate, HeadGate) or int(gate.keep) == gate.count_at(rate)
+    return is_there and layer.pruning_rate == rate
 
 
 def calibration_images(train_split: Split, device: torch.device | str = "cpu") -> Tensor:

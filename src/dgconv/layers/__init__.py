@@ -1,4 +1,14 @@
-"""Layers with nn.Conv2d's signature, and the tools that put them into any network and make them static again."""
+"""Layers with nn.Conv2d's signature, and the tools that put them into any network and make them static again.
+
+``torch.fx`` follows every layer but torch's own into its code, and some of these branch on what they are given. Tell it
+that they are leaves::
+
+    class Tracer(torch.fx.Tracer):
+        def is_leaf_module(self, m, name):
+            return m.__module__.startswith("dgconv.layers") or super().is_leaf_module(m, name)
+
+    traced = torch.fx.GraphModule(model, Tracer().trace(model))
+"""
 
 from .boosting_suppression import FeatureBoostingConv2d
 from .channel_gating import ChannelGatingConv2d

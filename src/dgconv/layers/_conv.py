@@ -1,6 +1,9 @@
 """Conv2d's arguments, as our layers take them."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +40,26 @@ def resolve_padding(
         raise UserError(f"padding='same' needs stride 1, got {stride}")
     total = [d * (k - 1) for d, k in zip(dilation, kernel_size, strict=True)]
     return (total[0] // 2, total[1] // 2), (total[0] % 2, total[1] % 2)
+
+
+def check_images(x: Tensor, channels: int) -> None:
+    """Refuse an input that is neither a batch of images nor one image without a batch."""
+    if not isinstance(x, Tensor):  # torch.fx's stand-in for one, of no shape yet
+        return
+    if x.dim() not in (3, 4) or x.shape[-3] != channels:
+        raise UserError(f"expected an input [batch, {channels}, height, width] (or without batch), got {list(x.shape)}")
+
+
+def takes_images(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """A layer's forward for ``[batch, C, height, width]`` made to take one image without a batch, as nn.Conv2d does."""
+
+    @wraps(forward)
+    def checked(self: Any, x: Tensor) -> Tensor:
+        check_images(x, self.in_channels)
+        is_alone = isinstance(x, Tensor) and x.dim() == 3
+        return forward(self, x[None])[0] if is_alone else forward(self, x)
+
+    return checked
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:

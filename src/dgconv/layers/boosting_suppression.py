@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2, full_precision
+from ._conv import Size2, full_precision, takes_images
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
 
@@ -78,6 +78,7 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
     def keep_only(self, keep: int) -> None:
         self.gate.keep.fill_(keep)
 
+    @takes_images
     def forward(self, x: Tensor) -> Tensor:
         saliency = self.predict(x)
         self.saliency = saliency if self.training and self.l1_weight else None

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2
+from ._conv import Size2, takes_images
 from .gate import keep_count
 from .method import MethodLayer
 
@@ -89,6 +89,7 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
                 f"{in_channels} input and {out_channels} output channels. These divide both: {both[:8] or 'none'}"
             )
 
+    @takes_images
     def forward(self, x: Tensor) -> Tensor:
         base = self.base_path(x)
         return base + self.gate(base) * self._other_path(x)

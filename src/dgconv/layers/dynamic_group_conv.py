@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import dynamic_group_conv2d, fused
-from ._conv import Size2, resolve_padding, whole_pair
+from ._conv import Size2, resolve_padding, takes_images, whole_pair
 from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .saliency import SaliencyGenerator
 
@@ -29,6 +29,9 @@ class DynamicGroupConv2d(nn.Module):
     The target rate holds in training and evaluation alike, unless a schedule moves ``gate``. In training the
     layer leaves the saliency of its last call, before pruning, in ``self.saliency`` for the losses.
 
+    In the transforms of ``torch.func`` it takes the memory of H copies of its input. For ``torch.fx`` it must be a
+    leaf: see :mod:`dgconv.layers`.
+
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
         heads: groups of output channels, each with its own choice of input channels.
@@ -40,6 +43,11 @@ class DynamicGroupConv2d(nn.Module):
         per_head_init: initial scale from the fan-out of one head, C'/H, as in the authors' code; otherwise from
             all of C', as the undivided convolution has it.
     """
+
+    pruning_rate: float
+    """The target, which a schedule ends at. What is pruned now is the gate's to say: a schedule may be on its way, and
+    a ``state_dict`` holds the gate's count but no target. After loading one of another rate, :meth:`set_pruning_rate`
+    makes that the target too."""
 
     saliency: Tensor | None
 
@@ -116,13 +124,8 @@ class DynamicGroupConv2d(nn.Module):
         if isinstance(self.gate, HeadGate):
             self.gate.set_rate(pruning_rate)
 
+    @takes_images
     def forward(self, x: Tensor) -> Tensor:
-        if x.dim() == 3:  # one image without a batch, as nn.Conv2d takes it
-            return self.forward(x[None])[0]
-        if x.dim() != 4 or x.shape[1] != self.in_channels:
-            raise UserError(
-                f"expected an input [batch, {self.in_channels}, height, width] (or without batch), got {list(x.shape)}"
-            )
         out, saliency = self._forward_fused(x) if self._can_fuse(x) else self._forward_plain(x)
         self.saliency = saliency if self.training else None
         return out
@@ -145,6 +148,8 @@ class DynamicGroupConv2d(nn.Module):
         in their place or hooks on them."""
         gate, generator = self.gate, self.generator
         if not fused.fits(x) or type(gate) not in (HeadGate, GlobalGate) or type(generator) is not SaliencyGenerator:
+            return False
+        if not fused.fits_weight(x, self.weight):  # the plain form tells what is wrong
             return False
         keeps_ties = isinstance(gate, GlobalGate) or gate.tie_rule == "lowest_index"
         fits_a_tile = generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
@@ -171,10 +176,13 @@ class DynamicGroupConv2d(nn.Module):
         return out, saliency
 
     def extra_repr(self) -> str:
+        gate, rate = self.gate, f"{self.pruning_rate:.4g}"
+        if isinstance(gate, HeadGate) and not gate.keep.is_meta and gate.keep != gate.count_at(self.pruning_rate):
+            rate = f"{1 - int(gate.keep) / self.in_channels:.4g} (target {rate})"
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"padding={self.padding}, dilation={self.dilation}, heads={self.heads}, "
-            f"bias={self.bias is not None}, pruning_rate={self.pruning_rate:.4g}"
+            f"bias={self.bias is not None}, pruning_rate={rate}"
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -36,8 +36,9 @@ class HalvingAvgPool2d(nn.AvgPool2d):
         super().__init__(2)
 
     def forward(self, x: Tensor) -> Tensor:
-        is_even = x.shape[-1] % 2 == x.shape[-2] % 2 == 0
-        return fused.average_pool2x2(x) if self.training and is_even and fused.fits(x) else super().forward(x)
+        if self.training and fused.fits(x) and x.dim() == 4 and x.shape[-1] % 2 == x.shape[-2] % 2 == 0:
+            return fused.average_pool2x2(x)
+        return super().forward(x)
 
 
 class GroupedConv2d(nn.Conv2d):
@@ -59,7 +60,7 @@ class GroupedConv2d(nn.Conv2d):
         return torch.cat([features, self(x)], 1)
 
     def _can_fuse(self, x: Tensor) -> bool:
-        return fused.fits(x) and x.is_contiguous() and fused.fits_grouped_conv3x3(x)
+        return fused.fits_images(self, x) and fused.fits_grouped_conv3x3(x)
 
 
 def run_pointwise(conv: nn.Module, x: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from ..errors import UserError
+from ._conv import check_images, takes_images
 from .standard_group_conv import StandardGroupConv2d
 
 
@@ -13,7 +15,7 @@ class IndexedGroupConv2d(StandardGroupConv2d):
     """Picks each group's input channels, then convolves group by group and shuffles.
 
     Args:
-        conv: whose stride, padding and dilation it has.
+        conv: whose inputs, stride, padding and dilation it has.
         index: the input channels, group after group, as many in each.
         weight: the filters, group after group, ``[C', C/G, k, k]``; ``bias`` likewise.
     """
@@ -25,10 +27,12 @@ class IndexedGroupConv2d(StandardGroupConv2d):
             len(index), conv.out_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, groups,  # type: ignore[arg-type]
             bias is not None, device=weight.device, dtype=weight.dtype,
         )  # fmt: skip
+        self.picked_from = conv.in_channels
         self.register_buffer("index", index)
         fill_(self, weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        check_images(x, self.picked_from)  # the index would pick from any that has enough
         return super().forward(x.index_select(-3, self.index))
 
 
@@ -36,7 +40,7 @@ class SplitConv2d(nn.Module):
     """Groups of any size, each with its own input and output channels. An output in no group is only its bias.
 
     Args:
-        conv: whose stride, padding and dilation it has.
+        conv: whose inputs, stride, padding and dilation it has.
         groups: of each group the input channels and the output channels.
         weight: the undivided filters, ``[C', C, k, k]``.
     """
@@ -47,6 +51,7 @@ class SplitConv2d(nn.Module):
         self, conv: nn.Conv2d, groups: Sequence[tuple[Tensor, Tensor]], weight: Tensor, bias: Tensor | None
     ) -> None:
         super().__init__()
+        self.in_channels = conv.in_channels
         self.convs = nn.ModuleList()
         for number, (inputs, outputs) in enumerate(groups):
             part = nn.Conv2d(
@@ -69,6 +74,7 @@ class SplitConv2d(nn.Module):
         convs = cast(Iterable[nn.Conv2d], self.convs)
         return [(self.get_buffer(f"inputs{number}"), conv) for number, conv in enumerate(convs)]
 
+    @takes_images
     def forward(self, x: Tensor) -> Tensor:
         parts = [conv(x.index_select(-3, inputs)) for inputs, conv in self.groups]
         if self.zeros:
@@ -88,10 +94,13 @@ class IndexedLinear(nn.Linear):
         super().__init__(
             len(index), linear.out_features, linear.bias is not None, device=weight.device, dtype=weight.dtype
         )
+        self.picked_from = linear.in_features
         self.register_buffer("index", index)
         fill_(self, weight[:, index], linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
+        if isinstance(x, Tensor) and x.shape[-1] != self.picked_from:
+            raise UserError(f"expected an input [..., {self.picked_from}], got {list(x.shape)}")
         return super().forward(x.index_select(-1, self.index))
 
 

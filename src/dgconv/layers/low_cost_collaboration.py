@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2, pair, resolve_padding
+from ._conv import Size2, pair, resolve_padding, takes_images
 from .method import MethodLayer
 
 
@@ -74,6 +74,7 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
         self.branch_norm = nn.BatchNorm2d(out_channels, device=device, dtype=dtype)
         nn.init.constant_(self.branch_norm.bias, NormalDist().inv_cdf(open_share))
 
+    @takes_images
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
         return self.norm(out) * self.collaborate(x) if self.normalizes else out

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..ops.transforms import transforming
 
 HALVE_BELOW = 80  # the authors' code halves the squeeze of narrow layers
 
@@ -84,6 +85,8 @@ class SaliencyGenerator(nn.Module):
     def _pool(self, x: Tensor) -> Tensor:
         pooled = x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32)).to(self.bias.dtype)
         if _can_look(pooled) and not pooled.isfinite().all():
+            if not x.numel():  # the mean of nothing is NaN
+                raise UserError(f"the images have no pixels: got an input {list(x.shape)}")
             images = (~pooled.isfinite()).any(1).nonzero().flatten().tolist()
             raise UserError(
                 f"the input holds NaN or infinite values in image {', '.join(map(str, images[:8]))} of the "
@@ -98,5 +101,6 @@ class SaliencyGenerator(nn.Module):
 
 
 def _can_look(values: Tensor) -> bool:
-    """Looking at values is free on a CPU; it would stall a GPU, and a graph under capture has none."""
-    return values.device.type == "cpu" and type(values) is Tensor and not torch.compiler.is_compiling()
+    """Looking at values is free on a CPU; it would stall a GPU, and a graph under capture or a vmap has none."""
+    has_values = type(values) is Tensor and not torch.compiler.is_compiling() and not transforming()
+    return has_values and values.device.type == "cpu"

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from . import training
+from .transforms import composed, transforming
 
 Size2 = int | tuple[int, int] | list[int]
 
@@ -33,7 +34,8 @@ def dynamic_group_conv2d(
             f"x, weight and gates must have one dtype, got {x.dtype}, {weight.dtype} and {gates.dtype}; "
             "convert the input (or the module) with .to(), or use torch.autocast"
         )
-    return torch.ops.dgconv.dynamic_group_conv2d(x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
+    form = composed if transforming() else torch.ops.dgconv.dynamic_group_conv2d
+    return form(x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
 
 
 @torch.library.custom_op("dgconv::dynamic_group_conv2d", mutates_args=())

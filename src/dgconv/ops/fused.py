@@ -22,19 +22,20 @@ from .fused_autograd import (
     PointwiseConv,
     SaliencyGate,
 )
+from .transforms import transforming
 
 Pair = tuple[int, int]
 
 
 def fits(x: Tensor) -> bool:
-    """Whether the Triton kernels can take this tensor: on a GPU, in eager mode.
+    """Whether the Triton kernels can take this tensor: on a GPU, in eager mode, outside of ``torch.func``.
 
     ``DGCONV_TRITON=0`` turns them off; ``DGCONV_TRITON=interpret`` (with Triton's own ``TRITON_INTERPRET=1``) runs them
     on a CPU, slowly, to test them.
     """
     mode = os.environ.get("DGCONV_TRITON", "")
     on_device = type(x) is Tensor and mode != "0" and (x.is_cuda or mode == "interpret")
-    return on_device and not torch.compiler.is_compiling() and has_triton()
+    return on_device and not torch.compiler.is_compiling() and not transforming() and has_triton()
 
 
 @cache
@@ -70,6 +71,18 @@ def batch_norm_relu_eval(
     return out
 
 
+def fits_images(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether the kernels can take this tensor as a contiguous batch of images for this layer. They do not look
+    themselves; what is wrong with another tensor torch tells."""
+    is_batch = fits(x) and x.dim() == 4 and x.is_contiguous()
+    return is_batch and x.shape[1] == conv.in_channels and fits_weight(x, conv.weight)
+
+
+def fits_weight(x: Tensor, weight: Tensor) -> bool:
+    """Whether torch would convolve these: of one dtype, or of what autocast makes of them."""
+    return x.dtype == weight.dtype or torch.is_autocast_enabled(x.device.type)
+
+
 def fits_grouped_conv3x3(x: Tensor) -> bool:
     return x.shape[3] <= 256 and 0 < x.numel() < 2**31
 
@@ -103,9 +116,7 @@ def take_room(x: Tensor, channels: int) -> Tensor:
 def fits_pointwise(conv: nn.Conv2d, x: Tensor) -> bool:
     """Whether :func:`pointwise_conv` can stand in for this layer: 1x1, without a bias, on contiguous planes."""
     is_pointwise = conv.kernel_size == conv.stride == (1, 1) and conv.padding in ((0, 0), "valid")
-    return (
-        fits(x) and x.dim() == 4 and is_pointwise and conv.bias is None and x.is_contiguous() and 0 < x.numel() < 2**31
-    )
+    return fits_images(conv, x) and is_pointwise and conv.bias is None and 0 < x.numel() < 2**31
 
 
 def pointwise_conv(x: Tensor, weight: Tensor, groups: int = 1, *, interleaved: bool = False) -> Tensor:

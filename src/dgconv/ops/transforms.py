@@ -1,0 +1,23 @@
+"""``torch.func``, whose transforms (grad, vmap, jvp, ...) see through torch's own operations only."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Pair = tuple[int, int]
+
+
+def transforming() -> bool:
+    """Whether a transform of ``torch.func`` is at work, in which torch refuses the gradients of a custom operation,
+    however it was registered (pytorch issue 168393)."""
+    return torch._C._are_functorch_transforms_active()
+
+
+def composed(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+    """Dynamic group convolution out of torch's operations: any transform fits, but H copies of the input are kept."""
+    heads = gates.shape[1]
+    parts = [
+        F.conv2d(x * gates[:, head, :, None, None], weight[head::heads], None, stride, padding, dilation)
+        for head in range(heads)
+    ]
+    return torch.stack(parts, dim=2).flatten(1, 2)  # [B, C'/H, H, ...]: channel i*H + h
