@@ -2,11 +2,15 @@
 
 import json
 import pickle
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from dgconv import convert_, create_model, deploy
 from dgconv.deploy.graph import Conv
@@ -138,8 +142,65 @@ def test_python_code_is_not_stored(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"2 steps are left to Python code.*: 1 \(CELU\), 2 \(SELU\)\. Save the"):
         deploy.save(model, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
+    with pytest.raises(UserError, match=r"^1 step is left"):
+        deploy.save(deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.CELU()).eval()), tmp_path)
     with pytest.raises(UserError, match="got a Conv2d"):
         deploy.save(nn.Conv2d(3, 3, 1), tmp_path)
+
+
+class Pair(NamedTuple):
+    fine: Tensor
+    coarse: Tensor
+
+
+class Several(nn.Module):
+    """Two results and a constant, put together by ``pack``."""
+
+    def __init__(self, pack: Callable[..., Any]) -> None:
+        super().__init__()
+        self.conv, self.pack = nn.Conv2d(3, 4, 3), pack
+        self.register_buffer("anchors", torch.rand(2, 2))
+
+    def forward(self, x: Tensor) -> Any:
+        fine = self.conv(x)
+        return self.pack(fine, torch.sigmoid(fine), self.anchors)
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda fine, coarse, anchors: (fine, coarse),
+        lambda fine, coarse, anchors: [coarse],
+        lambda fine, coarse, anchors: {"type": fine, "levels": [(coarse, None), {"anchors": anchors}], "stride": 4},
+        lambda fine, coarse, anchors: OrderedDict(out=fine, aux=coarse),
+    ],
+    ids=["tuple", "list", "dict", "ordered dict"],
+)
+def test_several_results_are_stored(tmp_path: Path, engine: str, pack: Callable[..., Any]) -> None:
+    model, x = Several(pack).eval(), torch.rand(2, 3, 9, 9)
+    original = deploy.prepare(model)
+    deploy.save(original, tmp_path)
+    loaded = deploy.load(tmp_path)
+    assert loaded.report() == original.report()
+    actual, structure = pytree.tree_flatten(loaded(x))
+    expected, expected_structure = pytree.tree_flatten(original(x))
+    assert structure == expected_structure == pytree.tree_structure(model(x))
+    for one, other in zip(actual, expected, strict=True):
+        assert torch.equal(one, other) if isinstance(one, Tensor) else one == other
+
+
+@pytest.mark.parametrize(
+    ("pack", "message"),
+    [
+        (lambda fine, coarse, anchors: [Pair(fine, coarse)], "returns a Pair, .* holds tuples, lists and dicts"),
+        (lambda fine, coarse, anchors: {"levels": {8: fine}}, "a dict with the key 8; .* strings for keys"),
+    ],
+    ids=["named tuple", "numbers"],
+)
+def test_other_results_are_not_stored(tmp_path: Path, pack: Callable[..., Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        deploy.save(deploy.prepare(Several(pack).eval()), tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
 
 
 def saved(folder: Path) -> Path:

@@ -279,7 +279,7 @@ def test_a_library_built_from_other_sources_is_not_used(monkeypatch, caplog):
         "run `pip install -e .` again"
     )
     assert [(record.levelname, record.message) for record in caplog.records] == [("WARNING", reason)]
-    assert prepared.report().summary == f"0 of 1 steps are native (none), 1 are left to torch; {reason}"
+    assert prepared.report().summary == f"0 of 1 steps are native (none), 1 is left to torch; {reason}"
     with pytest.raises(UserError, match="built from other sources"):
         native.library()
 

@@ -25,7 +25,14 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        slots: list[Slot] = []
+        map_aggregate((self.args, self.kwargs), lambda leaf: slots.append(leaf) if isinstance(leaf, Slot) else None)
+        self._is_flat = len(slots) == sum(isinstance(arg, Slot) for arg in self.args)
+
     def __call__(self, *values: Any) -> Any:
+        if self._is_flat:  # most are, and to look into every argument takes as long as a short call
+            return self.function(*[values[arg.index] if type(arg) is Slot else arg for arg in self.args], **self.kwargs)
         args, kwargs = map_aggregate(
             (self.args, self.kwargs), lambda leaf: values[leaf.index] if isinstance(leaf, Slot) else leaf
         )

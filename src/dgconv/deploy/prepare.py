@@ -31,7 +31,9 @@ def prepare(model: nn.Module) -> PreparedModel:
         model: in eval mode, float32, on the CPU; called with one tensor, [batch, channels, height, width].
     """
     check(model)
-    return _prepare(_copied(_unwrapped(model)).requires_grad_(False))[0]
+    # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
+    with torch.no_grad():
+        return _prepare(_copied(_unwrapped(model)))[0]
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..ops import native
 from . import torch_steps
+from .choice import is_channels_last, laid_out_like, slower, stays_channels_last
 from .graph import Concat, Graph, Pointwise, Pool, Step, Torch
 from .packing import unsupported
 from .program import NativeProgram, StepTime
@@ -39,6 +41,7 @@ class PreparedModel(nn.Module):
     def _make_runs(self) -> None:
         self._runs = list(_runs(self.graph))
         self._whole = self._runs[0].program if len(self._runs) == 1 else None
+        self._is_native = any(run.program for run in self._runs)
         self._checked_shape: torch.Size | None = None
 
     def forward(self, x: Tensor) -> Any:
@@ -55,10 +58,11 @@ class PreparedModel(nn.Module):
         times: list[StepTime] = []
 
         def measure(run: "_Run", values: dict[str, Any]) -> Any:
-            if run.program is not None:
-                result, steps = run.program.timed(values[run.segment.graph.input])
+            x = values[run.segment.graph.input]
+            if (program := run.program_for(x)) is not None:
+                result, steps = program.timed(x)
                 times.extend(steps)
-                return result
+                return laid_out_like(x, result)
             start = time.perf_counter()
             result = run(values)
             times.append(StepTime(run.segment.graph.steps[0].label, False, {"torch": time.perf_counter() - start}))
@@ -78,7 +82,10 @@ class PreparedModel(nn.Module):
         return split
 
     def report(self) -> PreparationReport:
-        """What is native, what was joined, and what is left to torch and why."""
+        """What is native, what was joined, and what is left to torch and why.
+
+        A native step that stands alone is left to torch, too, for planes whose channels lie together in memory.
+        """
         rows = [row for run in self._runs for row in rows_of(run.segment.graph, run.segment.reason)]
         for path, model in self.inner:
             rows += [row for run in model._runs for row in rows_of(run.segment.graph, run.segment.reason, path)]
@@ -105,8 +112,12 @@ class PreparedModel(nn.Module):
         self._make_runs()
 
     def _walk(self, x: Tensor, call: Callable[["_Run", dict[str, Any]], Any]) -> Any:
-        values: dict[str, Any] = {self.graph.input: x.detach() if x.requires_grad else x}
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):  # for torch's steps; once, for they take time
+        x = x.detach() if x.requires_grad else x
+        if self._is_native and is_channels_last(x):
+            x = x.contiguous()  # once: as it is, what torch's steps make of it would be copied for each program
+        values: dict[str, Any] = {self.graph.input: x}
+        autocast = torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else nullcontext()
+        with torch.no_grad(), autocast:  # for torch's steps; once, for they take time
             for run in self._runs:
                 values[run.segment.graph.output] = call(run, values)
                 for name in run.releases:
@@ -138,24 +149,29 @@ class _Run:
     segment: Segment
     program: NativeProgram | None
     releases: list[str]  # values nobody reads afterwards
+    stays_channels_last: bool  # it is torch that runs it on such an input
 
     def __call__(self, values: dict[str, Any]) -> Any:
-        graph = self.segment.graph
-        if self.program is not None:
-            return self.program(values[graph.input])
-        (step,) = graph.steps
+        x = values[self.segment.graph.input]
+        if (program := self.program_for(x)) is not None:
+            return laid_out_like(x, program(x))
+        (step,) = self.segment.graph.steps
         return torch_steps.run_step(step, values)
+
+    def program_for(self, x: Any) -> NativeProgram | None:
+        return None if self.stays_channels_last and is_channels_last(x) else self.program
 
 
 def _runs(graph: Graph) -> Iterator[_Run]:
     def why_not(step: Step) -> str | None:
-        return unsupported(step) if native.available() else "no native kernels"
+        return (unsupported(step) or slower(step)) if native.available() else "no native kernels"
 
     parts = segments(graph, why_not)
     last_reads = {name: part for part in parts for name in part.reads}
     for part in parts:
         program = None if part.reason else NativeProgram(part.graph)
-        yield _Run(part, program, [n for n in part.reads if last_reads[n] is part and n != graph.output])
+        releases = [n for n in part.reads if last_reads[n] is part and n != graph.output]
+        yield _Run(part, program, releases, program is not None and stays_channels_last(part.graph.steps))
 
 
 def _input_channels(graph: Graph) -> int | None:

@@ -42,8 +42,8 @@ class PreparationReport:
     @property
     def summary(self) -> str:
         """One line."""
-        native = f"{len(self.native)} of {len(self.rows)} steps are native ({self.isa})"
-        left = f", {len(self.left)} are left to torch" if self.left else ""
+        native = f"{_are(len(self.native), f' of {len(self.rows)} steps')} native ({self.isa})"
+        left = f", {_are(len(self.left))} left to torch" if self.left else ""
         return native + left + (f"; {self.why_not_native}" if self.why_not_native else "")
 
     def __rich__(self) -> Group:
@@ -55,6 +55,10 @@ class PreparationReport:
 
     def __str__(self) -> str:
         return as_text(self)
+
+
+def _are(count: int, of: str = "") -> str:
+    return f"{count}{of} {'is' if count == 1 else 'are'}"
 
 
 def rows_of(graph: Graph, reason: str | None, path: str = "") -> list[StepReport]:

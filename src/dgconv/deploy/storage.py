@@ -5,6 +5,7 @@ Weights are stored as torch has them, since the packed form depends on the CPU: 
 
 import hashlib
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from .. import __version__
 from ..errors import UserError
 from ..models.storage import write_atomically
 from . import calls, graph
-from .calls import NAMES, STORABLE, called, name_of
+from .calls import NAMES, STORABLE, Together, called, name_of
 from .graph import Graph, Torch
 from .prepared import PreparedModel
 
@@ -41,8 +42,10 @@ TYPES = {
         graph.Torch,
         calls.Call,
         calls.Slot,
+        calls.Together,
     )
 }
+CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "ordered dict": OrderedDict}
 
 
 def save(prepared: PreparedModel, folder: Path | str) -> None:
@@ -72,12 +75,33 @@ def load(folder: Path | str) -> PreparedModel:
 
 
 def _check_storable(prepared: Graph) -> None:
-    steps = [step for step in prepared.steps if isinstance(step, Torch)]
-    if bad := [f"{step.label} ({name_of(step.function)})" for step in steps if called(step.function) not in NAMES]:
+    bad = []
+    for step in prepared.steps:
+        function = called(step.function) if isinstance(step, Torch) else None
+        if isinstance(function, Together):
+            _check_plain(function.result)
+        elif function is not None and function not in NAMES:
+            bad.append(f"{step.label} ({name_of(function)})")
+    if bad:
         raise UserError(
-            f"{len(bad)} steps are left to Python code, which a file cannot hold: {', '.join(bad[:5])}"
-            f"{' ...' if len(bad) > 5 else ''}. Save the original model, and prepare it after loading"
+            f"{len(bad)} {'step is' if len(bad) == 1 else 'steps are'} left to Python code, which a file cannot hold: "
+            f"{', '.join(bad[:5])}{' ...' if len(bad) > 5 else ''}. "
+            "Save the original model, and prepare it after loading"
         )
+
+
+def _check_plain(result: Any) -> None:
+    """What a model returns must be made of what the file has a word for; the leaves are numbers."""
+    if isinstance(result, int):
+        return
+    if type(result) not in CONTAINERS.values():
+        raise UserError(
+            f"the model returns a {type(result).__name__}, which a file cannot hold; it holds tuples, lists and dicts"
+        )
+    if isinstance(result, dict) and (keys := [key for key in result if not isinstance(key, str)]):
+        raise UserError(f"the model returns a dict with the key {keys[0]!r}; a file holds dicts with strings for keys")
+    for part in result.values() if isinstance(result, dict) else result:
+        _check_plain(part)
 
 
 class _Tensors:
@@ -104,7 +128,8 @@ def _encode(value: Any, path: str, tensors: _Tensors) -> Any:
         parts = {field.name: getattr(value, field.name) for field in fields(value)}
         return {"type": type(value).__name__} | _encode_items(parts, path, tensors)
     if isinstance(value, dict):
-        return {"dict": _encode_items(value, path, tensors)}
+        kind = "ordered dict" if isinstance(value, OrderedDict) else "dict"
+        return {kind: _encode_items(value, path, tensors)}
     if isinstance(value, list | tuple):
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [_encode(item, f"{path}.{index}", tensors) for index, item in enumerate(value)]}
@@ -132,6 +157,7 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
         "tensor": lambda name: tensors[name],
         "function": lambda name: STORABLE[name],
         "dict": lambda items: {key: _decode(item, tensors) for key, item in items.items()},
+        "ordered dict": lambda items: OrderedDict((key, _decode(item, tensors)) for key, item in items.items()),
         "list": lambda items: [_decode(item, tensors) for item in items],
         "tuple": lambda items: tuple(_decode(item, tensors) for item in items),
         "slice": lambda items: slice(*_decode(items, tensors)),

@@ -35,6 +35,8 @@ def run(graph: Graph, x: Tensor) -> Tensor:
 def run_step(step: Step, values: dict[str, Any]) -> Any:
     """The value that one step writes, from those that it reads."""
     match step:
+        case Torch():  # first, for there can be many short ones
+            return step.function(*[values[name] for name in step.inputs])
         case Conv():
             return conv(step, values[step.input], None if step.residual is None else values[step.residual])
         case Pool():
@@ -52,8 +54,6 @@ def run_step(step: Step, values: dict[str, Any]) -> Any:
             return activate(x if step.other is None else x + values[step.other], step.activation)
         case Concat():
             return torch.cat([values[name] for name in step.inputs], 1)
-        case Torch():
-            return step.function(*(values[name] for name in step.inputs))
 
 
 def activate(x: Tensor, activation: Activation) -> Tensor:
@@ -71,9 +71,11 @@ def conv(step: Conv, x: Tensor, residual: Tensor | None) -> Tensor:
     if step.expansion is not None:
         x = conv(step.expansion, x, None)
     x = normalize(x, step.before)
-    out = _static_conv(step, x) if step.gate is None else _dynamic_conv(step, x, *select(step.gate, x.mean((2, 3))))
-    if step.bias is not None:
-        out = out + step.bias[:, None, None]
+    if step.gate is None:
+        out = _static_conv(step, x)
+    else:
+        out = _dynamic_conv(step, x, *select(step.gate, x.mean((2, 3))))
+        out = out if step.bias is None else out + step.bias[:, None, None]
     if step.boost is not None:
         out = boost(step.boost, x.abs().mean((2, 3)), out)
     return activate(out if residual is None else out + residual, step.activation)
@@ -108,9 +110,10 @@ def _greatest(saliency: Tensor, keep: int) -> Tensor:
 
 def _static_conv(step: Conv, x: Tensor) -> Tensor:
     if not step.interleaved:
-        return _convolve(step, x, step.weight, step.groups)
-    by_group = torch.cat([step.weight[group :: step.groups] for group in range(step.groups)])
-    return _interleave(_convolve(step, x, by_group, step.groups), step.groups)
+        return _convolve(step, x, step.weight, step.bias, step.groups)
+    by_group = torch.arange(len(step.weight)).view(-1, step.groups).T.flatten()
+    bias = None if step.bias is None else step.bias[by_group]
+    return _interleave(_convolve(step, x, step.weight[by_group], bias, step.groups), step.groups)
 
 
 def _dynamic_conv(step: Conv, x: Tensor, saliency: Tensor, kept: Tensor) -> Tensor:
@@ -131,10 +134,10 @@ def _dynamic_conv(step: Conv, x: Tensor, saliency: Tensor, kept: Tensor) -> Tens
     return torch.cat(images) if images else _convolve(step, x, step.weight)
 
 
-def _convolve(step: Conv, x: Tensor, weight: Tensor, groups: int = 1) -> Tensor:
+def _convolve(step: Conv, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
     if any(step.extra_padding):
         x = F.pad(x, (0, step.extra_padding[1], 0, step.extra_padding[0]))
-    return F.conv2d(x, weight, None, step.stride, step.padding, step.dilation, groups)
+    return F.conv2d(x, weight, bias, step.stride, step.padding, step.dilation, groups)
 
 
 def _interleave(x: Tensor, groups: int) -> Tensor:
