@@ -3,6 +3,7 @@
 import json
 import shutil
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -371,6 +372,13 @@ def test_the_picture_is_drawn_from_the_records(checkout, add):
     assert Checkout(checkout.root).outdated_pages() == {}
     add(7.0, name=DGC, seed=2)
     assert picture in Checkout(checkout.root).outdated_pages()
+
+
+def test_without_matplotlib_the_pictures_are_not_taken_for_missing(checkout, add, monkeypatch):
+    add(5.0, name=DGC)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match="need matplotlib"):
+        Checkout(checkout.root).outdated_pages()
 
 
 def test_heads_and_rates_are_drawn_once_there_are_several(checkout, add):

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..analysis.figures.ablation import draw_ablation
-from ..analysis.figures.style import Drawing, numbers_in
+from ..analysis.figures.style import Drawing, check_matplotlib, numbers_in
 from ..analysis.figures.tradeoff import draw_tradeoff
 from ..analysis.run_folder import RunFolder
 from ..errors import UserError
@@ -25,6 +25,7 @@ def draw_pictures(groups: list[Group]) -> dict[str, Drawing]:
     records = [record for row in all_wanted() for group in groups_of(row, groups) for record in group.finished]
     drawings = {}
     if records:
+        check_matplotlib()  # without which there would seem to be no pictures
         for name, (_, draw) in PICTURES.items():
             with suppress(UserError):  # it needs other runs
                 drawings[name] = draw(records)
