@@ -109,6 +109,14 @@ def test_an_old_run_is_not_overwritten(tmp_path):
         run(tmp_path / "file")
 
 
+def test_what_cannot_be_trained_leaves_no_folder(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("new", "mine"):
+        with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
+            run(tmp_path / name, model="condensenet20", generator_weight_decay=0.0)
+    assert [folder.name for folder in tmp_path.iterdir()] == ["mine"], "which was there before"
+
+
 def test_folders_may_be_strings(tmp_path):
     result = run(str(tmp_path / "run"), epochs=1)
     assert result.folder == tmp_path / "run"

@@ -1,5 +1,6 @@
 """Trains networks, one or several, until they are done or told to stop, and loses nothing."""
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -230,8 +231,12 @@ def _check_folders(folders: list[Path]) -> None:
 
 @contextmanager
 def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Iterator[None]:
-    """Run folders, made if they are new. Only the first rank writes, so it holds them for all, before others read."""
+    """Run folders, made if they are new. Only the first rank writes, so it holds them for all, before others read.
+
+    Where a mistake of the user's ends the training before anything is written, new ones go again.
+    """
     refusal: UserError | None = None
+    new: list[Path] = []
     with ExitStack() as held:
         if rank() == 0:
             try:
@@ -239,13 +244,20 @@ def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Itera
                     check_folder(folder)
                     if not resuming:
                         _refuse_content(folder)  # before a lock is added to it
+                        new += [] if folder.exists() else [folder]
                         folder.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(folders))
             except UserError as error:
                 refusal = error
         if any_rank(refusal is not None, device):
             raise refusal or UserError("nothing is trained here; the first process says why")
-        yield
+        try:
+            yield
+        except UserError:
+            for folder in new:
+                if not content_of(folder):
+                    shutil.rmtree(folder, ignore_errors=True)
+            raise
 
 
 @contextmanager

@@ -174,7 +174,10 @@ class Recipe:
                 f"got {self.generator_shrinkage} and {self.learning_rate}"
             )
         if self.generator_shrinkage is not None and self.generator_weight_decay is not None:
-            raise UserError("generator_shrinkage and generator_weight_decay say the same thing; give one of them")
+            raise UserError(
+                "generator_shrinkage and generator_weight_decay say the same thing; give one of them, and None for the "
+                f"other, got {self.generator_shrinkage} and {self.generator_weight_decay}"
+            )
         if self.clip_gradients is not None and not self.clip_gradients > 0:
             raise UserError(f"clip_gradients must be above 0, got {self.clip_gradients}; leave it out to clip nothing")
         check_amount(self.prune_rate, self.prune_budget)
