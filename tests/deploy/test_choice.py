@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, deploy
 from dgconv.deploy.calls import Call, Slot
-from dgconv.deploy.choice import is_channels_last
 from dgconv.ops import native
+from dgconv.ops.layout import is_channels_last
 
 needs_kernels = pytest.mark.skipif(not native.available(), reason="no native kernels")
 

@@ -152,8 +152,7 @@ def test_a_backbone_that_builds_something_else(monkeypatch):
 
 
 def test_the_name_of_a_backbone_ends_where_that_of_the_method_begins():
-    def tiny_net(conv_layer, num_classes=10):
-        raise NotImplementedError
+    def tiny_net(conv_layer, num_classes=10): ...
 
     with pytest.raises(UserError, match="must not hold '_', which parts it from the method: tiny_net"):
         register_backbone()(tiny_net)

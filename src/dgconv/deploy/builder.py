@@ -110,8 +110,8 @@ def after_window(x: Value, step: Conv | Pool) -> Value:
 
 
 def _moved(grid: Grid, reach: Pair, stride: Pair, padding: Pair) -> Grid:
-    """After windows of this reach. What equal strides make of a grid is taken for equal: where it is not, an addition
-    would fail in torch, too."""
+    """After windows of this reach. What equal strides make of a grid is taken for equal. Where it is not, an addition
+    is refused when it runs; torch would refuse it too, unless one of the two is a single pixel."""
     if stride != (1, 1):
         return grid.then(f"stride {stride}")
     lost = (reach[0] - 1 - 2 * padding[0], reach[1] - 1 - 2 * padding[1])

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from ..ops.layout import is_channels_last
 from .graph import Conv, Step
 
 LARGEST_DEPTHWISE = 25  # taps of the largest kernel that the native depthwise convolution is made for
@@ -19,11 +20,6 @@ def stays_channels_last(steps: list[Step]) -> bool:
     """Whether to leave a program to torch if the channels of each pixel lie together: a native one has to copy its
     input, which a single step rarely pays for."""
     return len(steps) == 1 and not (isinstance(steps[0], Conv) and _is_far_faster(steps[0]))
-
-
-def is_channels_last(x: Tensor) -> bool:
-    """And not, as planes of one pixel are, at the same time laid out plane by plane."""
-    return not x.is_contiguous() and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def laid_out_like(x: Tensor, y: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import native
+from ..ops.layout import is_channels_last
 from . import torch_steps
-from .choice import is_channels_last, laid_out_like, slower, stays_channels_last
+from .choice import laid_out_like, slower, stays_channels_last
 from .graph import Concat, Graph, Pointwise, Pool, Step, Torch
 from .packing import unsupported
 from .program import NativeProgram, StepTime

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import dynamic_group_conv2d, fused
+from ..ops.layout import is_channels_last
 from ._conv import Size2, resolve_padding, takes_images, whole_pair
 from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .saliency import SaliencyGenerator
@@ -164,7 +165,7 @@ class DynamicGroupConv2d(nn.Module):
         if is_pointwise and x.is_contiguous():
             out, saliency, mask = fused.dynamic_pointwise(x, self.weight, *parameters)
             out = self._add_bias(out)
-        elif self.kernel_size != (1, 1) and not any(self.extra_padding) and _is_channels_last(x):
+        elif self.kernel_size != (1, 1) and not any(self.extra_padding) and is_channels_last(x):
             geometry = (self.stride, self.padding, self.dilation)
             out, saliency, mask = fused.dynamic_by_head(x, self.weight, *parameters, *geometry)
             out = self._add_bias(out)
@@ -188,7 +189,3 @@ class DynamicGroupConv2d(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave out the saliency: it holds on to the graph of one step."""
         return self.__dict__ | {"saliency": None}
-
-
-def _is_channels_last(x: Tensor) -> bool:
-    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from . import training
+from .layout import empty_like_layout
 from .transforms import composed, transforming
 
 Size2 = int | tuple[int, int] | list[int]
@@ -48,7 +49,7 @@ def _forward(
 @_forward.register_fake
 def _(x: Tensor, weight: Tensor, gates: Tensor, stride: list[int], padding: list[int], dilation: list[int]) -> Tensor:
     size = training.output_size(x, weight, _pair(stride), _pair(padding), _pair(dilation))
-    return training.empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
+    return empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
 
 
 @torch.library.custom_op("dgconv::dynamic_group_conv2d_backward", mutates_args=())
@@ -74,7 +75,7 @@ def _(
     padding: list[int],
     dilation: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    grad_x = training.empty_like_layout(x, x.shape)
+    grad_x = empty_like_layout(x, x.shape)
     return grad_x, weight.new_empty(weight.shape), gates.new_empty(gates.shape)
 
 

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .layout import empty_like_layout
+
 Pair = tuple[int, int]
 
 
@@ -22,13 +24,6 @@ def output_size(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation
         for i in range(2)
     )
     return height, width
-
-
-def empty_like_layout(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Room for a result, in the memory format of the input, as ``conv2d`` gives it."""
-    is_nhwc = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    layout = torch.channels_last if is_nhwc else torch.contiguous_format
-    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
 
 
 def forward(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:

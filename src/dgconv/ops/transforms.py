@@ -14,7 +14,8 @@ def transforming() -> bool:
 
 
 def composed(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
-    """Dynamic group convolution out of torch's operations: any transform fits, but H copies of the input are kept."""
+    """The reference for all images at once, of torch's operations alone: any transform fits, but H copies of the input
+    are kept."""
     heads = gates.shape[1]
     parts = [
         F.conv2d(x * gates[:, head, :, None, None], weight[head::heads], None, stride, padding, dilation)
