@@ -79,15 +79,18 @@ def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
     x, grad = torch.empty(batch, channels, pixels, dtype=dtype), torch.empty(batch, outputs, pixels, dtype=dtype)
     weight, pooled = torch.empty(outputs, channels), torch.empty(batch, channels)
     gate, width = modules["saliency_gate"], 9
-    generator = (torch.empty(heads, width, channels), torch.empty(heads, channels, width), torch.empty(heads, channels))
     keep, threshold = torch.tensor(36), torch.tensor(0.5)
     gate.pool(x[..., None])
-    for limit in (None, threshold):
-        saliency, gates, hidden, kept, folded = gate.forward_folded(
-            pooled, *generator, keep, limit, limit is not None, weight, dtype
-        )
-        gate.forward(pooled, *generator, keep, limit, limit is not None)
-        gate.backward(gates, saliency, saliency, kept, hidden, pooled, *generator[:2], limit is not None)
+    for size in (800, channels):  # a wide layer, and a narrow one
+        generator = torch.empty(heads, width, size), torch.empty(heads, size, width), torch.empty(heads, size)
+        means, filters = torch.empty(batch, size), torch.empty(outputs, size)
+        for limit in (None, threshold):
+            signed = limit is not None
+            saliency, gates, hidden, kept, folded = gate.forward_folded(
+                means, *generator, keep, limit, signed, filters, dtype
+            )
+            gate.forward(means, *generator, keep, limit, signed)
+            gate.backward(gates, saliency, saliency, kept, hidden, means, *generator[:2], signed)
     pointwise = modules["pointwise"]
     pointwise.forward(x, folded)
     pointwise.backward(grad, x, weight, gates, folded, pooled)

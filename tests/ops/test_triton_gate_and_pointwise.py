@@ -77,11 +77,18 @@ def check_gate(generator, gate, x, with_saliency=True):
     assert_close(names, run_kernels(*args), run_modules(*args), 1e-5)
 
 
+@pytest.fixture(params=["narrow", "wide"])
+def narrow_and_wide(request, monkeypatch):
+    """All in one kernel, or one after another: whatever the size."""
+    monkeypatch.setattr(saliency_gate, "NARROW", 0 if request.param == "wide" else 1 << 30)
+
+
 @pytest.mark.parametrize(
     ("batch", "channels", "heads", "size", "squeeze"),
     [(1, 5, 1, 3, 4), (7, 16, 4, 4, 8), (2, 80, 2, 7, 4), (7, 150, 4, 2, 3), (2, 24, 3, 33, 1)],
 )
 @pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.usefixtures("narrow_and_wide")
 def test_gate_equals_modules(batch, channels, heads, size, squeeze, signed):
     generator = make_generator(channels, heads, signed, squeeze)
     x = torch.randn(batch, channels, size, size, device=DEVICE)
@@ -102,7 +109,7 @@ def test_gate_of_several_images_a_program(signed, monkeypatch):
 
 
 def test_gate_of_a_wide_layer(monkeypatch):
-    """Several blocks of channels and of images."""
+    """Several blocks of channels, of hidden units and of images."""
     monkeypatch.setattr(saliency_gate, "TILE", 2048)
     check_gate(
         make_generator(150, 1, squeeze=3), HeadGate(150, 0.9, device=DEVICE), torch.randn(35, 150, 1, 1).to(DEVICE)
@@ -111,6 +118,7 @@ def test_gate_of_a_wide_layer(monkeypatch):
 
 @pytest.mark.parametrize("keep", [1, 9, 20])
 @pytest.mark.parametrize("ties", ["ones", "zeros", "few"])
+@pytest.mark.usefixtures("narrow_and_wide")
 def test_gate_ties(keep, ties):
     generator, gate = make_generator(20, 2), HeadGate(20, 0.5, device=DEVICE)
     gate.keep.fill_(keep)
@@ -123,6 +131,7 @@ def test_gate_ties(keep, ties):
     check_gate(generator, gate, torch.randn(3, 20, 2, 3, device=DEVICE))
 
 
+@pytest.mark.usefixtures("narrow_and_wide")
 def test_gate_ties_of_the_two_zeros_and_negative_scores():
     generator, gate = make_generator(8, 1, signed=True), HeadGate(8, 0.5, device=DEVICE)
     generator.reset_to_ones()
@@ -137,6 +146,7 @@ def test_gate_ties_of_the_two_zeros_and_negative_scores():
 
 @pytest.mark.parametrize("keep", [1, 6, 11, 12])
 @pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.usefixtures("narrow_and_wide")
 def test_gate_ranks_nan_last(keep, signed):
     generator, gate = make_generator(12, 2, signed), HeadGate(12, 0.5, device=DEVICE)
     gate.keep.fill_(keep)
@@ -153,6 +163,7 @@ def test_gate_ranks_nan_last(keep, signed):
     assert (kept.sum(-1) == keep).all()
 
 
+@pytest.mark.usefixtures("narrow_and_wide")
 def test_global_gate_drops_nan():
     generator = make_generator(6, 1, signed=True)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Pooling, saliency generator and gate as Triton kernels: two launches forward, three backward.
+"""Pooling, saliency generator and gate as Triton kernels: two launches forward, four in wide layers, three backward.
 
     p = mean of x over the pixels                      [B, C]
     hidden = (W1[h] p)+                                [B, H, D]
@@ -23,6 +23,7 @@ PRECISION = tl.constexpr("tf32x3")  # as good as float32, and on tensor cores; t
 MAX_HIDDEN = 256  # D must fit one tile
 ROWS = tl.constexpr(16)  # the fewest a matrix product takes
 TILE = 16384  # elements that 256 threads hold in registers
+NARROW = 4096  # weights, W1 or W2 of a head, that are read once for each image
 PROGRAMS = 128  # about one a multiprocessor
 
 
@@ -69,74 +70,106 @@ def _keep_greatest(score, channel, channels, keep):
 
 
 @triton.jit
-def _hidden(
-    pooled_ptr, weight1_ptr, image, end, d, channels, width,
-    IMAGES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr,
+def _gate_and_fold(
+    score, c, head, image, keep_ptr, threshold_ptr, weight_ptr, gates_ptr, kept_ptr, folded_ptr,
+    heads, channels, outputs, folded_width, BLOCK_O: tl.constexpr, GLOBAL: tl.constexpr,
 ):  # fmt: skip
-    """(W1 p)+ of some images, [IMAGES, BLOCK_D]: too few rows for a matrix product."""
-    products = tl.zeros([IMAGES, BLOCK_D, BLOCK_C], tl.float32)
-    for start in range(0, channels, BLOCK_C):
-        c = start + tl.arange(0, BLOCK_C)
-        real = (c < channels)[None, None, :]
-        pooled_at = image[:, None, None] * channels + c[None, None, :]
-        weight_at = d[None, :, None] * channels + c[None, None, :]
-        pooled = tl.load(pooled_ptr + pooled_at, mask=(image < end)[:, None, None] & real, other=0.0)
-        products += pooled * tl.load(weight1_ptr + weight_at, mask=(d < width)[None, :, None] & real, other=0.0)
-    return _relu(tl.sum(products, 2))
+    """Gates of one head and image, and with BLOCK_O, folded into that head's filters, so many at a time."""
+    if GLOBAL:
+        kept = tl.abs(score) >= tl.load(threshold_ptr)
+    else:
+        kept = _keep_greatest(score, c, channels, tl.load(keep_ptr).to(tl.int32))
+    gates = tl.where(kept, score, 0.0)
+    at = (image * heads + head) * channels + c
+    tl.store(gates_ptr + at, gates, mask=c < channels)
+    tl.store(kept_ptr + at, kept, mask=c < channels)
+    if BLOCK_O:
+        for start in range(0, outputs // heads, BLOCK_O):
+            filters = start + tl.arange(0, BLOCK_O)
+            o = tl.where(filters < outputs // heads, filters * heads + head, outputs)
+            weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
+            folded = (weight * gates[None, :]).to(folded_ptr.dtype.element_ty)
+            folded_at = (image.to(tl.int64) * outputs + o)[:, None] * folded_width + c[None, :]
+            tl.store(folded_ptr + folded_at, folded, mask=(o < outputs)[:, None] & (c < folded_width)[None, :])
 
 
 @triton.jit(do_not_specialize=["width"])
-def _gate_kernel(
+def _narrow_kernel(
     pooled_ptr, weight1_ptr, weight2_ptr, bias_ptr, keep_ptr, threshold_ptr, weight_ptr,
     saliency_ptr, gates_ptr, hidden_ptr, kept_ptr, folded_ptr,
-    batch, heads, channels, width, outputs, folded_width,
-    IMAGES: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, ALL_C: tl.constexpr,
-    BLOCK_O: tl.constexpr, SIGNED: tl.constexpr, GLOBAL: tl.constexpr,
+    heads, channels, width, outputs, folded_width,
+    BLOCK_D: tl.constexpr, ALL_C: tl.constexpr, BLOCK_O: tl.constexpr, SIGNED: tl.constexpr, GLOBAL: tl.constexpr,
 ):  # fmt: skip
-    """One head of IMAGES images. With BLOCK_O it folds the gates into that head's filters, so many at a time."""
-    head, first = tl.program_id(0), tl.program_id(1) * IMAGES
-    end = tl.minimum(first + IMAGES, batch)
-    image, d = first + tl.arange(0, IMAGES), tl.arange(0, BLOCK_D)
-    weight1_ptr += head * width * channels
-    weight2_ptr += head * width * channels
-    hidden = _hidden(pooled_ptr, weight1_ptr, image, end, d, channels, width, IMAGES, BLOCK_C, BLOCK_D)
-    hidden_at = (image * heads + head)[:, None] * width + d[None, :]
-    tl.store(hidden_ptr + hidden_at, hidden, mask=(image < end)[:, None] & (d < width)[None, :])
+    """All of it for one head of one image; its weights fit one tile."""
+    head, image = tl.program_id(0), tl.program_id(1)
+    c, d = tl.arange(0, ALL_C), tl.arange(0, BLOCK_D)
+    pooled = tl.load(pooled_ptr + image * channels + c, mask=c < channels, other=0.0)
+    weight1 = _load_tile(weight1_ptr + head * width * channels, d, c, width, channels)
+    hidden = _relu(tl.sum(weight1 * pooled[None, :], 1))
+    tl.store(hidden_ptr + (image * heads + head) * width + d, hidden, mask=d < width)
+    weight2 = _load_tile(weight2_ptr + head * channels * width, c, d, channels, width)
+    score = tl.sum(weight2 * hidden[None, :], 1)
+    score += tl.load(bias_ptr + head * channels + c, mask=c < channels, other=0.0)
+    if not SIGNED:
+        score = _relu(score)
+    saliency_ptr += (image * heads + head) * channels
+    tl.store(saliency_ptr + c, score, mask=c < channels)
+    tl.debug_barrier()  # read back: with the sum as it lies in registers, Triton 3.6 ranks wrongly on a GPU
+    score = tl.load(saliency_ptr + c, mask=c < channels, other=0.0)
+    _gate_and_fold(
+        score, c, head, image, keep_ptr, threshold_ptr, weight_ptr, gates_ptr, kept_ptr, folded_ptr,
+        heads, channels, outputs, folded_width, BLOCK_O, GLOBAL,
+    )  # fmt: skip
 
-    # a matrix product takes 16 rows at least: the images over and over, of which the first IMAGES are stored
-    hidden = tl.reshape(tl.broadcast_to(hidden[None, :, :], [ROWS // IMAGES, IMAGES, BLOCK_D]), [ROWS, BLOCK_D])
-    row = tl.arange(0, ROWS)
-    stored = (row < IMAGES) & (first + row < batch)
-    for start in range(0, channels, BLOCK_N):
-        n = start + tl.arange(0, BLOCK_N)  # channels
-        weight2 = _load_tile(weight2_ptr, n, d, channels, width)  # [N, D]
-        bias = tl.load(bias_ptr + head * channels + n, mask=n < channels, other=0.0)
-        saliency = tl.dot(hidden, tl.trans(weight2), input_precision=PRECISION) + bias[None, :]  # [ROWS, N]
-        if not SIGNED:
-            saliency = _relu(saliency)
-        at = ((first + row) * heads + head)[:, None] * channels + n[None, :]
-        tl.store(saliency_ptr + at, saliency, mask=stored[:, None] & (n < channels)[None, :])
 
-    tl.debug_barrier()  # the saliencies are read back, one image at a time, by other threads
+@triton.jit(do_not_specialize=["units"])
+def _hidden_kernel(
+    pooled_ptr, weight1_ptr, hidden_ptr, batch, channels, units, BLOCK_U: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """hidden[b, u] = (sum_c W1[u, c] pooled[b, c])+ of ROWS images; the units u are those of all heads."""
+    b, u = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * BLOCK_U + tl.arange(0, BLOCK_U)
+    hidden = tl.zeros([ROWS, BLOCK_U], tl.float32)
+    for start in range(0, channels, BLOCK_C):
+        c = start + tl.arange(0, BLOCK_C)
+        pooled = _load_tile(pooled_ptr, b, c, batch, channels)
+        weight1 = _load_tile(weight1_ptr, u, c, units, channels)
+        hidden = tl.dot(pooled, tl.trans(weight1), hidden, input_precision=PRECISION)
+    inside = (b < batch)[:, None] & (u < units)[None, :]
+    tl.store(hidden_ptr + b[:, None] * units + u[None, :], _relu(hidden), mask=inside)
+
+
+@triton.jit(do_not_specialize=["width"])
+def _saliency_kernel(
+    hidden_ptr, weight2_ptr, bias_ptr, saliency_ptr, batch, heads, channels, width,
+    BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, SIGNED: tl.constexpr,
+):  # fmt: skip
+    """saliency[b, h, c] = (sum_d W2[h, c, d] hidden[b, h, d] + beta[h, c])+ of ROWS images."""
+    head, b = tl.program_id(2), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    c, d = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_D)
+    row = b * heads + head  # of [B*H, ...]
+    hidden = _load_tile(hidden_ptr, row, d, batch * heads, width)
+    weight2 = _load_tile(weight2_ptr + head * channels * width, c, d, channels, width)
+    saliency = tl.dot(hidden, tl.trans(weight2), input_precision=PRECISION)
+    saliency += tl.load(bias_ptr + head * channels + c, mask=c < channels, other=0.0)[None, :]
+    if not SIGNED:
+        saliency = _relu(saliency)
+    inside = (b < batch)[:, None] & (c < channels)[None, :]
+    tl.store(saliency_ptr + row[:, None] * channels + c[None, :], saliency, mask=inside)
+
+
+@triton.jit
+def _gate_kernel(
+    saliency_ptr, keep_ptr, threshold_ptr, weight_ptr, gates_ptr, kept_ptr, folded_ptr,
+    heads, channels, outputs, folded_width, ALL_C: tl.constexpr, BLOCK_O: tl.constexpr, GLOBAL: tl.constexpr,
+):  # fmt: skip
+    """One head of one image."""
+    head, image = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, ALL_C)
-    for one in range(first, end):
-        at = (one * heads + head) * channels
-        score = tl.load(saliency_ptr + at + c, mask=c < channels, other=0.0)
-        if GLOBAL:
-            kept = tl.abs(score) >= tl.load(threshold_ptr)
-        else:
-            kept = _keep_greatest(score, c, channels, tl.load(keep_ptr).to(tl.int32))
-        gates = tl.where(kept, score, 0.0)
-        tl.store(gates_ptr + at + c, gates, mask=c < channels)
-        tl.store(kept_ptr + at + c, kept, mask=c < channels)
-        if BLOCK_O:
-            for start in range(0, outputs // heads, BLOCK_O):
-                filters = start + tl.arange(0, BLOCK_O)
-                o = tl.where(filters < outputs // heads, filters * heads + head, outputs)
-                weight = _load_tile(weight_ptr, o, c, outputs, channels).to(tl.float32)
-                folded = (weight * gates[None, :]).to(folded_ptr.dtype.element_ty)
-                folded_at = (tl.cast(one, tl.int64) * outputs + o)[:, None] * folded_width + c[None, :]
-                tl.store(folded_ptr + folded_at, folded, mask=(o < outputs)[:, None] & (c < folded_width)[None, :])
+    score = tl.load(saliency_ptr + (image * heads + head) * channels + c, mask=c < channels, other=0.0)
+    _gate_and_fold(
+        score, c, head, image, keep_ptr, threshold_ptr, weight_ptr, gates_ptr, kept_ptr, folded_ptr,
+        heads, channels, outputs, folded_width, BLOCK_O, GLOBAL,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -232,14 +265,18 @@ def _grad_pooled_kernel(
 
 def _tile(batch: int, heads: int, channels: int, width: int) -> tuple[int, int, int]:
     """Images a program, and the block sizes of C and D."""
-    if width > MAX_HIDDEN:
-        raise ValueError(f"the hidden layer may be {MAX_HIDDEN} wide at most, got {width}")
     images = 1  # small weights are soon read; large ones should serve several images
     while channels * width > 4096 and images < 4 and batch * heads > PROGRAMS * images:
         images *= 2
-    block_d = max(16, triton.next_power_of_2(width))
+    block_d = _hidden_block(width)
     tile = TILE if block_d <= 64 else TILE // 2
     return images, min(_all_channels(channels), tile // (images * block_d)), block_d
+
+
+def _hidden_block(width: int) -> int:
+    if width > MAX_HIDDEN:
+        raise ValueError(f"the hidden layer may be {MAX_HIDDEN} wide at most, got {width}")
+    return max(16, triton.next_power_of_2(width))
 
 
 def _all_channels(channels: int) -> int:
@@ -291,16 +328,28 @@ def _forward(
     kept = torch.empty_like(saliency, dtype=torch.bool)
     outputs = 0 if weight is None else weight.shape[0]
     folded = pooled.new_empty((batch, outputs, triton.cdiv(channels, 16) * 16), dtype=dtype)  # its rows are aligned
-    images, block_c, block_d = _tile(batch, heads, channels, width)
-    all_c, warps = _all_channels(channels), _warps(channels)
+    all_c, block_d, warps = _all_channels(channels), _hidden_block(width), _warps(channels)
     block_o = min(triton.next_power_of_2(outputs // heads), max(1, 1024 * warps // all_c)) if outputs else 0
-    _gate_kernel[(heads, triton.cdiv(batch, images))](
-        pooled.contiguous(), weight1.contiguous(), weight2.contiguous(), bias.contiguous(),
-        keep, keep if threshold is None else threshold, pooled if weight is None else weight.contiguous(),
-        saliency, gates, hidden, kept, folded, batch, heads, channels, width, outputs, folded.shape[2],
-        images, block_c, min(all_c, TILE // 2 // block_d), block_d, all_c, block_o,
-        signed, threshold is not None, num_warps=warps,
-    )  # fmt: skip
+    pooled, weight1, weight2, bias = (tensor.contiguous() for tensor in (pooled, weight1, weight2, bias))
+    limit = keep, keep if threshold is None else threshold, pooled if weight is None else weight.contiguous()
+    if all_c * block_d <= NARROW:
+        _narrow_kernel[(heads, batch)](
+            pooled, weight1, weight2, bias, *limit, saliency, gates, hidden, kept, folded,
+            heads, channels, width, outputs, folded.shape[2],
+            block_d, all_c, block_o, signed, threshold is not None, num_warps=warps,
+        )  # fmt: skip
+    else:  # weights that should serve several images, and each a part of them
+        units, blocks = heads * width, triton.cdiv(batch, ROWS.value)
+        _hidden_kernel[(triton.cdiv(units, 16), blocks)](
+            pooled, weight1, hidden, batch, channels, units, 16, 64, num_warps=2
+        )
+        _saliency_kernel[(triton.cdiv(channels, 64), blocks, heads)](
+            hidden, weight2, bias, saliency, batch, heads, channels, width, 64, block_d, signed
+        )
+        _gate_kernel[(heads, batch)](
+            saliency, *limit, gates, kept, folded, heads, channels, outputs, folded.shape[2],
+            all_c, block_o, threshold is not None, num_warps=warps,
+        )  # fmt: skip
     return saliency, gates, hidden, kept, folded
 
 
