@@ -57,6 +57,20 @@ def test_angle(saliencies):
     torch.testing.assert_close(angle_loss(saliencies), 2 / (2 * 4 * 3) * total / 5)
 
 
+def test_gradient_of_the_angle_with_different_numbers_of_heads():
+    saliencies = [
+        torch.rand(3, heads, channels, requires_grad=True) for heads, channels in ((4, 9), (2, 5), (1, 7), (4, 3))
+    ]
+    means = []
+    for g in saliencies:
+        pairs = [F.cosine_similarity(g[:, i], g[:, j]).abs() for i, j in itertools.combinations(range(g.shape[1]), 2)]
+        means.append(torch.stack(pairs).mean() if pairs else g.sum() * 0)
+    expected = torch.stack(means).mean()
+    torch.testing.assert_close(angle_loss(saliencies), expected)
+    gradients = torch.autograd.grad(angle_loss(saliencies), saliencies)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, saliencies))
+
+
 def test_angle_is_0_for_orthogonal_heads_and_1_for_parallel_ones():
     assert angle_loss([torch.eye(4).expand(3, 4, 4)]) == 0
     assert angle_loss([torch.ones(3, 4, 9)]) == pytest.approx(1)

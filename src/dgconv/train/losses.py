@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers.select import dynamic_layers
 
 LassoReading = Literal["authors", "paper"]
+SHORTEST = 1e-12  # the saliencies of a head that is dead have no direction; nothing is divided by 0
 
 
 def take_saliencies(model: nn.Module) -> list[Tensor]:
@@ -74,7 +74,34 @@ def angle_loss(saliencies: Sequence[Tensor]) -> Tensor:
     A mean over the batch. Layers with one head have no pairs and count as zero.
     """
     _require_some(saliencies)
-    return torch.stack([_mean_abs_cosine(g) for g in saliencies]).mean()
+    by_heads: dict[int, list[Tensor]] = {}
+    for saliency in saliencies:
+        by_heads.setdefault(saliency.shape[1], []).append(saliency)
+    sums = [_abs_cosines(_Products.apply(*same)) for same in by_heads.values()]
+    return torch.stack(sums).sum() / len(saliencies)
+
+
+class _Products(torch.autograd.Function):
+    """The scalar products of the heads of each layer, ``[L, B, H, H]``: all that has to be done layer by layer."""
+
+    @staticmethod
+    def forward(ctx, *saliencies):  # type: ignore[no-untyped-def]
+        ctx.save_for_backward(*saliencies)
+        return torch.stack([g @ g.mT for g in saliencies])
+
+    @staticmethod
+    def backward(ctx, grad):  # type: ignore[no-untyped-def]
+        return tuple(of_layer @ g for of_layer, g in zip(grad + grad.mT, ctx.saved_tensors, strict=True))
+
+
+def _abs_cosines(products: Tensor) -> Tensor:
+    """The mean over images and pairs of heads, summed over layers."""
+    heads = products.shape[-1]
+    if heads == 1:
+        return products.sum() * 0
+    lengths = products.diagonal(dim1=-2, dim2=-1).clamp(min=SHORTEST**2).sqrt()
+    cosines = products / (lengths[..., :, None] * lengths[..., None, :])
+    return cosines.abs().triu(diagonal=1).sum((2, 3)).mean(1).sum() * 2 / (heads * (heads - 1))
 
 
 def _require_some(saliencies: Sequence[Tensor]) -> None:
@@ -83,12 +110,3 @@ def _require_some(saliencies: Sequence[Tensor]) -> None:
             "there are no saliencies: dynamic layers leave them in training mode only, and take_saliencies takes them "
             "once for each forward pass. To freeze batch norms, set only those to eval()"
         )
-
-
-def _mean_abs_cosine(saliency: Tensor) -> Tensor:
-    heads = saliency.shape[1]
-    if heads == 1:
-        return saliency.sum() * 0
-    directions = F.normalize(saliency, dim=-1)
-    cosines = (directions @ directions.mT).abs()  # [B, H, H]
-    return cosines.triu(diagonal=1).sum((1, 2)).mean() * 2 / (heads * (heads - 1))
