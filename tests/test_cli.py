@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+import dgconv_command
 from dgconv import __version__
 from dgconv.analysis.paper import compare_with_paper
 from dgconv.analysis.run_folder import open_runs
@@ -283,11 +284,37 @@ def test_import_authors(tmp_path, capsys, monkeypatch):
     assert "is not an empty folder" in err
 
 
+def without_torch(*args):
+    """Exit code and standard output of a new process, which must not import torch."""
+    probe = "import sys, dgconv_command\ntry: dgconv_command.main()\nfinally: assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", probe, *args], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
 def test_version_takes_no_time():
-    probe = "import sys; sys.argv = ['dgconv', '--version']; import dgconv_command; dgconv_command.main(); "
-    probe += "assert 'torch' not in sys.modules"
-    told = subprocess.run([sys.executable, "-c", probe], check=True, timeout=60, capture_output=True, text=True).stdout
-    assert told == f"dgconv {__version__}\n"
+    assert without_torch("--version") == (0, f"dgconv {__version__}\n")
+
+
+WITHOUT_A_COMMAND = [["--help"], ["-h"], [], ["trian"], ["trian", "digits"], ["--versoin"]]
+OF_A_COMMAND = [["import_authors", "-h"], ["--stem", "import-authors", "a", "b"], ["--tyro-print-completion", "bash"]]
+
+
+@pytest.mark.parametrize("args", WITHOUT_A_COMMAND, ids=" ".join)
+def test_what_names_no_command_takes_no_time(args):
+    code, _ = without_torch(*args)
+    assert code == (0 if args in (["--help"], ["-h"]) else 2)
+
+
+@pytest.mark.parametrize("args", WITHOUT_A_COMMAND + OF_A_COMMAND, ids=" ".join)
+def test_what_is_told_without_the_package_is_what_the_package_would_tell(args, capsys, monkeypatch):
+    told = dgconv(capsys, *args)
+    monkeypatch.setattr(sys, "argv", ["dgconv", *args])
+    with pytest.raises(SystemExit):
+        dgconv_command.main()
+    assert capsys.readouterr() == told[1:]
+    if args in OF_A_COMMAND:
+        assert "Stem of a CondenseNet" in told[1] + told[2]
 
 
 def test_importing_needs_neither_torchvision_nor_a_gpu():

@@ -112,12 +112,13 @@ def test_ctrl_c_during_the_imports(tmp_path):
     (tmp_path / "dgconv" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     paths = [str(tmp_path), str(Path(dgconv.__file__).parents[1])]
     command = f"import sys; sys.path[:0] = {paths}; from dgconv_command import main; main()"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", command, "models"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_the_command_leaves_ctrl_c_as_it_was(monkeypatch):
     handlers = []
+    monkeypatch.setattr(sys, "argv", ["dgconv", "models"])
     monkeypatch.setattr(cli, "main", lambda: handlers.append(signal.getsignal(signal.SIGINT)))
     for handler in (signal.default_int_handler, signal.SIG_IGN):
         before = signal.signal(signal.SIGINT, handler)

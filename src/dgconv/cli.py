@@ -1,4 +1,7 @@
-"""The command line. Each command is a few lines over the library; wrong use exits with 2 and no traceback."""
+"""The command line. Each command is a few lines over the library; wrong use exits with 2 and no traceback.
+
+Which commands there are, and in which file, is listed in dgconv_command.py.
+"""
 
 import errno
 import os
@@ -6,26 +9,22 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
 from rich.console import Console
 from tyro.conf import Positional
 
-from .cli_compare import compare
-from .cli_deploy import bench, export
+from dgconv_command import COMMANDS, reader_may_leave, run_command
+
 from .cli_device import find_device
-from .cli_explore import explore
-from .cli_look import figures
 from .cli_output import console, show, show_each
-from .cli_report import report
-from .cli_results import results
 from .data.load import refuse_unused_folder
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
 from .train.recipe import list_recipes, load_recipe, reported_of
-from .train_arguments import TrainArguments, TrainRequest, parse_train, run_folders
+from .train_arguments import TrainRequest, parse_train, run_folders
 
 PACKAGE = Path(__file__).parent
 DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
@@ -233,28 +232,11 @@ def _run(args: Sequence[str]) -> None:
     if args[:1] == ["train"]:  # apart, because its defaults depend on the recipe
         train(parse_train(args[1:]))
         return
-    commands: dict[str, Callable[..., Any]] = {
-        "train": TrainArguments,
-        "recipes": recipes,
-        "eval": eval,
-        "macs": macs,
-        "models": models,
-        "import-authors": import_authors,
-        "export": export,
-        "bench": bench,
-        "figures": figures,
-        "explore": explore,
-        "compare": compare,
-        "results": results,
-        "report": report,
-    }
-    tyro.extras.subcommand_cli_from_dict(
-        commands,
-        prog="dgconv",
-        description="Dynamic group convolution. 'dgconv --version' tells the version.",
-        args=args,
-        sort_subcommands=False,
-    )
+    run_command({name: _command(*place) for name, place in COMMANDS.items()}, args)
+
+
+def _command(module: str, name: str) -> Callable[..., Any]:
+    return getattr(import_module(f"dgconv.{module}"), name)
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -264,8 +246,8 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def _run_politely(args: Sequence[str] | None) -> None:
     try:
-        _run(sys.argv[1:] if args is None else args)
-        sys.stdout.flush()  # here, where a reader that has left is no error
+        with reader_may_leave():
+            _run(sys.argv[1:] if args is None else args)
     except UserError as error:
         print(f"dgconv: {error}", file=sys.stderr)
         sys.exit(2)
@@ -275,9 +257,6 @@ def _run_politely(args: Sequence[str] | None) -> None:
     except KeyboardInterrupt:
         print("dgconv: interrupted; a run folder keeps its last whole epoch", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough, as 'head' does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
-        sys.exit(1)
     except OSError as error:
         if not _is_the_users(error):
             raise
