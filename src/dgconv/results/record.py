@@ -115,26 +115,22 @@ def add_record(run: Path, results: Path, *, data_dir: str | None = None, unfinis
     and written beside the rest: how dynamic its gates are, and its MACs, where they depend on the images or on what
     was pruned.
     """
-
     record = Record(run, data_dir)
     if not record.is_finished and not unfinished:
         raise UserError(
             f"{run} is not finished: {record.epochs_done} of {record.recipe.epochs} epochs. "
             f"Go on with 'dgconv train --resume {run}', or add it as it is with --unfinished"
         )
+    metrics = (run / METRICS).read_bytes()
+    target = _free_place(results, record, metrics)  # before anything is measured, which takes minutes
     config = record.config | {"recipe": record.config["recipe"] | {"data_dir": None}}
     if record.has_weights and (record.recipe.prune or needs_images(record.untrained_model)):
         config["measured_macs"] = summarize(record.model, record.data, error=record.error, pruning_rate=None).macs
     if record.has_weights and record.is_finished and record.is_dynamic:
         config["measured_gates"] = measure_gates(record)
-    content = {
-        CONFIG: (json.dumps(config, indent=2) + "\n").encode(),
-        METRICS: (run / METRICS).read_bytes(),
-    }
-    target = _free_place(results, record, content)
     target.mkdir(parents=True, exist_ok=True)
-    for name, data in content.items():
-        write_atomically(target / name, data)
+    write_atomically(target / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    write_atomically(target / METRICS, metrics)
     return target
 
 
@@ -147,7 +143,7 @@ def place_of(results: Path, recipe: Recipe, *, with_precision: bool = False) -> 
     return results / name / f"seed{recipe.seed}"
 
 
-def _free_place(results: Path, record: Record, content: dict[str, bytes]) -> Path:
+def _free_place(results: Path, record: Record, metrics: bytes) -> Path:
     """One where nothing is, or this record already, or an earlier state of this very run.
 
     The first precision a recipe is trained in takes the plain name, another one is named.
@@ -156,7 +152,7 @@ def _free_place(results: Path, record: Record, content: dict[str, bytes]) -> Pat
     others = [Record(path.parent) for path in place.parent.glob(f"*/{CONFIG}")]
     if any(other.recipe.precision != record.recipe.precision for other in others):
         place = place_of(results, record.recipe, with_precision=True)
-    if not (place / METRICS).exists() or content[METRICS].startswith((place / METRICS).read_bytes()):
+    if not (place / METRICS).exists() or metrics.startswith((place / METRICS).read_bytes()):
         return place
     raise UserError(
         f"{place} holds the record of another run, so {record.folder} was not added. "
