@@ -1,6 +1,8 @@
 """What is left to torch because torch is faster."""
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, deploy
-from dgconv.deploy.calls import Call, Slot
+from dgconv.deploy import torch_steps
+from dgconv.deploy.calls import ELEMENTWISE, Call, Slot, called
+from dgconv.deploy.graph import Step, Torch
 from dgconv.ops import native
 from dgconv.ops.layout import is_channels_last
 
@@ -100,6 +104,53 @@ def test_images_are_not_copied_for_each_program() -> None:
     images = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last)
     assert set(runs(model, images).values()) == {"native", "torch"}
     assert deploy.prepare(model)(images).is_contiguous()
+
+
+class Activated(nn.Module):
+    """A convolution and an activation of it, by a function of both and the image."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(3, 8, 3), function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self.conv(x), x)
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda y, x: F.silu(y), True),
+        (lambda y, x: F.silu(y, False), True),
+        (lambda y, x: F.leaky_relu(input=y, negative_slope=0.5), True),
+        (lambda y, x: F.hardswish(y, inplace=True), True),
+        (lambda y, x: F.silu(y) + y, False),
+        (lambda y, x: (F.silu(y), y), False),
+        (lambda y, x: (y.flatten(2), F.silu(y)), False),
+        (lambda y, x: F.silu(y.flatten(2)), False),
+        (lambda y, x: (y, F.silu(x)), False),
+        (lambda y, x: y.sigmoid(), False),
+    ],
+)
+def test_activations_write_over_what_nobody_else_reads(
+    function: Callable[[Tensor, Tensor], Any], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = Activated(function).eval(), torch.randn(2, 3, 9, 9)
+    before, overwritten, run_step = x.clone(), [], torch_steps.run_step
+
+    def watched(step: Step, values: dict[str, Any]) -> Any:
+        result = run_step(step, values)
+        if isinstance(step, Torch) and called(step.function) in ELEMENTWISE.values():
+            overwritten.append(any(result is values[name] for name in step.inputs))
+        return result
+
+    monkeypatch.setattr(torch_steps, "run_step", watched)
+    prepared = deploy.prepare(model)
+    for _ in range(2):
+        torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
+    assert set(overwritten) == {expected}
+    assert torch.equal(x, before)
 
 
 def test_weights_for_torch_stay_as_they_are() -> None:

@@ -37,18 +37,20 @@ struct Case {
     std::vector<int32_t> channels, counts, winners, winner_counts;
 
     Case() {
-        conv.dynamic = chance(50);
-        const bool has_winners = chance(30);
-        conv.groups = has_winners ? 1 : pick(1, 4);
-        inputs = pick(1, 20);
+        const bool is_depthwise = chance(30);
+        conv.dynamic = !is_depthwise && chance(50);
+        const bool has_winners = !is_depthwise && chance(30);
+        conv.groups = is_depthwise ? pick(2, 40) : has_winners ? 1 : pick(1, 4);
+        inputs = is_depthwise ? 1 : pick(1, 20);
         conv.in_channels = conv.dynamic ? inputs : inputs * conv.groups;
-        conv.out_channels = conv.groups * pick(1, 40);
+        conv.out_channels = conv.groups * (is_depthwise ? 1 : pick(1, 40));
         conv.interleaved = chance(20);
-        conv.kernel_h = chance(50) ? 3 : pick(1, 5);
+        conv.kernel_h = chance(50) ? 3 : is_depthwise ? 5 : pick(1, 5);
         conv.kernel_w = chance(80) ? conv.kernel_h : pick(1, 4);
-        const bool is_plain = chance(50);
+        const bool is_plain = chance(is_depthwise ? 80 : 50);
         conv.stride_h = is_plain ? 1 : pick(1, 3);
         conv.stride_w = is_plain ? 1 : pick(1, 3);
+        if (is_plain && is_depthwise) conv.stride_h = conv.stride_w = pick(1, 2);
         conv.dilation_h = is_plain ? 1 : pick(1, 2);
         conv.dilation_w = is_plain ? 1 : pick(1, 2);
         conv.pad_top = pick(0, 2);

@@ -186,6 +186,32 @@ def test_depthwise(isa, kernel, stride, size):
     case.check()
 
 
+@pytest.mark.parametrize("channels", [1, 3, 8, 15, 16, 33])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_depthwise_of_any_number_of_channels(isa, kernel, stride, channels):
+    """Vectors of channels that are not full; rows that are wider than a vector of pixels, and narrower than half."""
+    for batch, height, width in ((7, 5, 19), (1, 30, 3), (2, 1, 40)):
+        case = Case(torch.randn(batch, channels, height, width), torch.randn(channels, 1, kernel, kernel), channels)
+        case.stride, case.padding, case.with_residual = (stride, stride), (kernel // 2, kernel // 2), True
+        case.bias, case.activation = torch.randn(channels), "relu"
+        case.check()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_depthwise_of_parts_of_wider_tensors(isa, kernel, stride):
+    """With more padding at the bottom and right, and nothing written beside the output."""
+    weight, x = torch.randn(20, 1, kernel, kernel), torch.randn(3, 30, 11, 9)[:, 5:25]
+    expected = F.conv2d(F.pad(x, (0, 2, 0, 2)), weight, None, stride, kernel // 2, groups=20)
+    joined = torch.full((3, 50, *expected.shape[2:]), 7.0)
+    conv = NativeConv2d(weight, stride=(stride, stride), padding=(kernel // 2,) * 2, groups=20)
+    conv(x, out=joined[:, 10:30], threads=2)
+    torch.testing.assert_close(joined[:, 10:30], expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+    assert (joined[:, :10] == 7).all()
+    assert (joined[:, 30:] == 7).all()
+
+
 @pytest.mark.parametrize("keep", [1, 2, 31, 32])
 @pytest.mark.parametrize("heads", [1, 2, 4, 8])
 @pytest.mark.parametrize("kernel", [1, 3])

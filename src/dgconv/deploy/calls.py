@@ -1,5 +1,6 @@
 """A call that torch is left to make: the function, and which of its arguments are values of the graph."""
 
+import inspect
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,6 +61,24 @@ class Together:
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a step that is left to torch calls in the end."""
     return function.function if isinstance(function, Call) else function
+
+
+def overwriting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of an elementwise function in the form that writes over what it is given, if there is one."""
+    if not isinstance(function, Call) or function.function not in ELEMENTWISE.values():
+        return function
+    if not takes_inplace(function.function):
+        return function
+    bound = inspect.signature(function.function).bind(*function.args, **function.kwargs)
+    bound.arguments["inplace"] = True
+    return Call(function.function, bound.args, bound.kwargs)
+
+
+def takes_inplace(function: Callable[..., Any]) -> bool:
+    try:
+        return "inplace" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a builtin, which has no signature
+        return False
 
 
 def name_of(function: Callable[..., Any]) -> str:

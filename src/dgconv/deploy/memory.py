@@ -1,6 +1,9 @@
-"""Memory in huge pages, where the system has them: weights are read once a run, as fast as pages are found."""
+"""Memory in huge pages, where the system has them: weights are read once a run, as fast as pages are found, and the
+results of large layers are written to memory that the system has yet to find."""
 
 import mmap
+from ctypes import CDLL, c_size_t, c_void_p
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -20,6 +23,21 @@ def empty(floats: int) -> Tensor:
     memory = torch.frombuffer(pages, dtype=torch.float32)
     start = -memory.data_ptr() % HUGE_PAGE // 4
     return memory[start : start + floats]
+
+
+def empty_result(shape: tuple[int, ...]) -> Tensor:
+    """A tensor of torch's own, with any content. Where its memory is new to the process, it comes in huge pages as far
+    as whole ones fit: to be given small ones, one by one, takes longer than most convolutions."""
+    y = torch.empty(shape)
+    if y.nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        start, end = -(-y.data_ptr() // HUGE_PAGE), (y.data_ptr() + y.nbytes) // HUGE_PAGE
+        _c_library().madvise(c_void_p(start * HUGE_PAGE), c_size_t((end - start) * HUGE_PAGE), mmap.MADV_HUGEPAGE)
+    return y
+
+
+@cache
+def _c_library() -> CDLL:
+    return CDLL(None)
 
 
 class Memory:

@@ -1,9 +1,10 @@
 """A model that was prepared: runs its graph, in native code where it can."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +14,9 @@ from ..errors import UserError
 from ..ops import native
 from ..ops.layout import is_channels_last
 from . import torch_steps
+from .calls import overwriting
 from .choice import laid_out_like, slower, stays_channels_last
-from .graph import Concat, Graph, Pointwise, Pool, Step, Torch
+from .graph import Concat, Conv, Graph, Pointwise, Pool, Step, Torch, values_read
 from .packing import unsupported
 from .program import NativeProgram, StepTime
 from .report import PreparationReport, rows_of
@@ -167,12 +169,25 @@ def _runs(graph: Graph) -> Iterator[_Run]:
     def why_not(step: Step) -> str | None:
         return (unsupported(step) or slower(step)) if native.available() else "no native kernels"
 
-    parts = segments(graph, why_not)
+    parts = list(_overwriting(segments(graph, why_not), graph.output))
     last_reads = {name: part for part in parts for name in part.reads}
     for part in parts:
         program = None if part.reason else NativeProgram(part.graph)
         releases = [n for n in part.reads if last_reads[n] is part and n != graph.output]
         yield _Run(part, program, releases, program is not None and stays_channels_last(part.graph.steps))
+
+
+def _overwriting(parts: list[Segment], output: str) -> Iterator[Segment]:
+    """An activation that is left to torch writes over the result of a native convolution that nobody else reads: for
+    fresh memory the system finds and clears page after page, which takes longer than the activation."""
+    reads = Counter([output, *(name for part in parts for step in part.graph.steps for name in values_read(step))])
+    convolved = {part.graph.output for part in parts if not part.reason and isinstance(part.graph.steps[-1], Conv)}
+    for part in parts:
+        step = part.graph.steps[0]
+        if isinstance(step, Torch) and all(name in convolved and reads[name] == 1 for name in step.inputs):
+            step = replace(step, function=overwriting(step.function))
+            part = replace(part, graph=replace(part.graph, steps=[step]))
+        yield part
 
 
 def _input_channels(graph: Graph) -> int | None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..ops import structs
 from .graph import Graph
-from .memory import Memory
+from .memory import Memory, empty_result
 from .packing import PackedStep
 from .plan import Plan
 
@@ -56,7 +56,7 @@ class NativeProgram:
         if plan is None or x.shape != shape:
             plan = self._plan(1, *x.shape[1:])
             self._last = x.shape, plan
-        y = torch.empty((len(x), *plan.output_shape))
+        y = empty_result((len(x), *plan.output_shape))
         self._run(plan, x, y)
         return y
 
@@ -64,7 +64,7 @@ class NativeProgram:
         """The result, and where the seconds of the call went."""
         x = self._checked(x)
         plan = self._plan(1, *x.shape[1:])
-        y = torch.empty(len(x), *plan.output_shape)
+        y = empty_result((len(x), *plan.output_shape))
         seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64)
         self._run(plan, x, y, seconds)
         return y, [

@@ -25,6 +25,7 @@ from .calls import (
     as_function,
     called,
     name_of,
+    takes_inplace,
     to_planes,
 )
 from .graph import Graph, Step, Torch, values_read
@@ -83,7 +84,7 @@ class _Translator:
         function, in_place = self._function(node)
         if function is getattr and args[1] == "shape":
             function, args = Tensor.size, args[:1]
-        if _takes_inplace(function):
+        if takes_inplace(function):
             bound = inspect.signature(function).bind(*args, **kwargs)
             in_place |= bool(bound.arguments.get("inplace"))
             bound.arguments["inplace"] = False
@@ -196,13 +197,6 @@ class _Translator:
                 raise Untranslatable("it changes a tensor in place that it still uses under another name")
             if value.name == changed.name:
                 self.results[earlier] = result
-
-
-def _takes_inplace(function: Callable[..., Any]) -> bool:
-    try:
-        return "inplace" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin, which has no signature
-        return False
 
 
 def _leaves(arguments: Any, kind: type) -> list[Any]:

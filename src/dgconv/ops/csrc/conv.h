@@ -25,9 +25,9 @@ inline void pack_conv(const Conv& conv, const float* oihw, float* packed) {
     plan.tile == 4 ? pack_winograd<4>(conv, plan, oihw, packed) : pack_winograd<2>(conv, plan, oihw, packed);
 }
 
-inline int64_t conv_scratch_floats(const Conv& conv, int32_t, int32_t in_w, int32_t out_h, int32_t out_w) {
+inline int64_t conv_scratch_floats(const Conv& conv, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w) {
     const Plan plan = make_plan(conv, out_h, out_w);
-    if (plan.form == DEPTHWISE) return depthwise_scratch_floats(conv, plan, in_w, out_w);
+    if (plan.form == DEPTHWISE) return depthwise_scratch_floats(conv, plan, {nullptr, 0, 0, in_h, in_w}, out_w);
     if (plan.form == WINNERS) return WinnersDirect(conv, plan, in_w, out_w).total;
     if (plan.form == TILE_LANES) {
         int64_t floats = 0;
@@ -45,14 +45,15 @@ inline int32_t conv_pool_parts(const Conv& conv, int32_t out_h, int32_t out_w) {
 inline void conv(const Conv& conv, const Selection* selection, const Winners* winners, int32_t batch, Planes x,
                  Planes y, const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads) {
     const Plan plan = make_plan(conv, y.height, y.width);
+    if (plan.form == DEPTHWISE) {
+        return depthwise(conv, plan, batch, x, y, residual, pooled, scratch, rank, threads);
+    }
     const ItemShare share(conv, plan, selection, batch, rank, threads);
     for (int index = share.begin; index < share.end; ++index) {
         const Item item = make_item(conv, plan, selection, batch, y.height, y.width, index);
         const Output output(conv, plan, item, y, residual, pooled);
         const bool is_first = index == share.begin;  // of this thread, whose scratch it finds as the caller left it
-        if (plan.form == DEPTHWISE) {
-            convolve_depthwise(conv, plan, item, x, y.width, output, scratch, is_first);
-        } else if (plan.form == WINNERS) {
+        if (plan.form == WINNERS) {
             const ChosenOutputs chosen(conv, plan, item, winners, output);
             WinnersDirect(conv, plan, x.width, y.width).run(plan, item, x, chosen, scratch, is_first);
         } else if (plan.form == TILE_LANES && plan.groups == conv.groups) {

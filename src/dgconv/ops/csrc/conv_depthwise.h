@@ -1,88 +1,246 @@
-// Depthwise convolution, 3x3 or 5x5 with stride 1 or 2: each channel has one kernel of its own. Pixels are in the
-// lanes; several rows are computed at once, so that what is loaded of an input row serves all of them.
+// Depthwise convolution, 3x3 or 5x5 with stride 1 or 2: each channel has one kernel of its own. Channels are in the
+// lanes, so that planes of any width fill the vectors: the rows that an item reads are turned that way first.
 #pragma once
 
-#include "conv_gather.h"
+#include "ahead.h"
 #include "conv_output.h"
 
 namespace dgconv::DGCONV_ISA {
 
-constexpr int ROWS_AT_ONCE = 4;
+// Where pixels with channels in the lanes go: row by row.
+struct RowPlace {
+    float* to;
+    int left, width;  // of the row
+    int64_t skip;     // between rows
 
-// What the taps of one row of the kernel need for the outputs in a vector.
-template <int KERNEL, int STRIDE>
-INLINE void load_taps(const float* x, Vec (&taps)[KERNEL]) {
-    if constexpr (STRIDE == 1) {
-        UNROLL for (int k = 0; k < KERNEL; ++k) taps[k] = load(x + k), hold(taps[k]);
-    } else {
-        UNROLL for (int k = 0; k < KERNEL; k += 2) {
-            const Vec a = load(x + k), b = load(x + k + WIDTH);
-            taps[k] = shuffle<Even>(a, b);
-            if (k + 1 < KERNEL) taps[k + 1] = shuffle<Odd>(a, b);
-        }
+    INLINE void put(Vec v) {
+        store(to, v);
+        to += WIDTH;
+        if (--left == 0) left = width, to += skip;
     }
+};
+
+// The channels of an item from `values`, one for each of the network's; 0 behind them, or if there are no values.
+INLINE Vec load_channels(const float* values, const Item& item) {
+    return values ? load_first(values + item.group, item.outputs) : Vec{};
 }
 
-template <int KERNEL, int STRIDE>
-void convolve_rows(const float* weight, int pitch, const Item& item, int out_w, const float* from,
-                   const Output& output) {
-    constexpr int IN_ROWS = (ROWS_AT_ONCE - 1) * STRIDE + KERNEL;
-    const PlaneOutput plane = output.plane_of(0);
-    Vec total{};
-    for (int row = 0; row < item.rows; row += ROWS_AT_ONCE) {
-        const int rows = smaller(ROWS_AT_ONCE, item.rows - row);
-        for (int column = 0; column < out_w; column += WIDTH) {
-            Vec acc[ROWS_AT_ONCE] = {};
-            const float* x = from + int64_t(row) * STRIDE * pitch + column * STRIDE;
-            UNROLL for (int i = 0; i < IN_ROWS; ++i, x += pitch) {
-                Vec taps[KERNEL];
-                load_taps<KERNEL, STRIDE>(x, taps);
-                UNROLL for (int k = 0; k < KERNEL; ++k) {
-                    UNROLL for (int r = 0; r < ROWS_AT_ONCE; ++r) {
-                        const int tap_row = i - r * STRIDE;  // the kernel's row that output row r has here
-                        const bool is_inside = tap_row >= 0 && tap_row < KERNEL;
-                        if (is_inside) acc[r] += taps[k] * weight[(tap_row * KERNEL + k) * WIDTH];
-                    }
+// Rows of the input, normalised.
+class TurnedRows {
+  public:
+    TurnedRows(const Conv& conv, const Planes& x) : conv(conv), x(x) {}
+
+    int64_t scratch_floats() const { return 0; }
+    void begin_thread() const {}
+
+    // Some rows of the item's channels, to rows of pixels that are `pitch` floats apart.
+    void make(const Item& item, int first_row, int rows, float* to, int64_t pitch, Ahead*) const {
+        const int64_t plane = int64_t(x.height) * x.width;
+        const float* from = x.data + item.image * x.image_stride + item.group * plane + int64_t(first_row) * x.width;
+        const Vec scale = load_channels(conv.in_scale, item), shift = load_channels(conv.in_shift, item);
+        const Bounds bounds = bounds_of(conv.in_activation);
+        RowPlace place{to, x.width, x.width, pitch - int64_t(x.width) * WIDTH};
+        for (int pixels = rows * x.width; pixels > 0; pixels -= WIDTH, from += WIDTH) {
+            const int count = smaller(WIDTH, pixels);
+            Vec v[WIDTH];
+            if (count == WIDTH && item.outputs == WIDTH) {
+                UNROLL for (int i = 0; i < WIDTH; ++i) v[i] = load(from + i * plane);
+            } else {
+                UNROLL for (int i = 0; i < WIDTH; ++i) {
+                    v[i] = i < item.outputs ? load_first(from + i * plane, count) : Vec{};
                 }
             }
-            const int count = smaller(WIDTH, out_w - column), pixel = row * out_w + column;
-            UNROLL for (int r = 0; r < ROWS_AT_ONCE; ++r) {
-                if (r < rows) total += plane.put(pixel + r * out_w, acc[r], count);
+            transpose(v);
+            if (conv.in_scale) {
+                UNROLL for (int i = 0; i < WIDTH; ++i) v[i] = bounds(v[i] * scale + shift);
+            }
+            UNROLL for (int i = 0; i < WIDTH; ++i) {
+                if (i < count) place.put(v[i]);
             }
         }
     }
-    if (output.wants_sums()) output.put_sum(0, total);
+
+  private:
+    const Conv& conv;
+    const Planes& x;
+};
+
+// How many rows of its input an item needs at most.
+inline int rows_read(const Conv& conv, const Plan& plan) { return (plan.rows - 1) * conv.stride_h + conv.kernel_h; }
+
+// Computes items of some rows of WIDTH channels of one image each. `Rows` makes rows of the input, of which only the
+// shape matters here.
+template <class Rows>
+class Depthwise {
+  public:
+    Depthwise(const Conv& conv, const Plan& plan, const Planes& x, int out_w, const Rows& input, float* scratch)
+        : conv(conv), plan(plan), x(x), out_w(out_w), rows(rows_read(conv, plan)),
+          columns(larger((out_w - 1) * conv.stride_w + conv.kernel_w, conv.pad_left + x.width)), input(input),
+          scratch(scratch + input.scratch_floats()) {}
+
+    int64_t scratch_floats() const { return input.scratch_floats() + int64_t(rows) * columns * WIDTH; }
+
+    // The items of one chunk of rows follow each other: an expansion makes them from the same pixels.
+    void run(int batch, const Planes& y, const Planes* residual, float* pooled, Ahead* ahead, int rank,
+             int threads) const {
+        const int blocks = divide_up(conv.out_channels, WIDTH);
+        const int64_t items = int64_t(batch) * plan.chunks * blocks;
+        const int begin = share(items, threads, rank), end = share(items, threads, rank + 1);
+        if (begin < end) begin_thread();
+        for (int index = begin; index < end; ++index) {
+            Item item{};
+            item.group = index % blocks * WIDTH;  // the first of its channels
+            item.chunk = index / blocks % plan.chunks;
+            item.image = index / blocks / plan.chunks;
+            item.outputs = smaller(WIDTH, conv.out_channels - item.group);
+            item.first_row = item.chunk * plan.rows;
+            item.rows = smaller(plan.rows, y.height - item.first_row);
+            make_rows(item, ahead);
+            convolve(item, Output(conv, plan, item, y, residual, pooled));
+        }
+    }
+
+  private:
+    float* at(int row, int column) const { return scratch + (int64_t(row) * columns + column) * WIDTH; }
+
+    void clear(int row, int begin, int end) const {
+        for (int column = begin; column < end; ++column) store(at(row, column), Vec{});
+    }
+
+    // What lies left and right of the image is set to 0 once and never written again.
+    void begin_thread() const {
+        input.begin_thread();
+        for (int row = 0; row < rows; ++row) {
+            clear(row, 0, conv.pad_left);
+            clear(row, conv.pad_left + x.width, columns);
+        }
+    }
+
+    void make_rows(const Item& item, Ahead* ahead) const {
+        const int top = item.first_row * conv.stride_h - conv.pad_top;  // row of the image that is row 0 here
+        const int needed = (item.rows - 1) * conv.stride_h + conv.kernel_h;
+        const int begin = smaller(needed, larger(0, -top)), end = larger(begin, smaller(needed, x.height - top));
+        for (int row = 0; row < needed; ++row) {
+            if (row < begin || row >= end) clear(row, conv.pad_left, conv.pad_left + x.width);
+        }
+        input.make(item, top + begin, end - begin, at(begin, conv.pad_left), int64_t(columns) * WIDTH, ahead);
+    }
+
+    void convolve(const Item& item, const Output& output) const;
+
+    const Conv& conv;
+    const Plan& plan;
+    const Planes& x;
+    const int out_w, rows, columns;
+    const Rows& input;
+    float* const scratch;
+};
+
+// What a tile reads, and where its results and the sum of all that it wrote go.
+struct ColumnFactors {
+    int64_t pitch;               // between rows of the input
+    const float *weight, *bias;  // [taps], vectors; a vector
+    Bounds bounds;
+    const Output& output;
+    int outputs;
+    float* total;  // a vector
+};
+
+// ROWS output rows of COLUMNS pixels each, which follow each other in the output from `pixel` on.
+template <int KERNEL, int STRIDE, int ROWS, int COLUMNS>
+void column_tile(const ColumnFactors& f, const float* x, int pixel) {
+    constexpr int PIXELS = ROWS * COLUMNS;
+    Vec acc[WIDTH] = {};
+    if (f.output.has_residual()) {
+        f.output.load_residual(acc, f.outputs, pixel, PIXELS);
+        UNROLL for (int i = 0; i < PIXELS; ++i) acc[i] += load(f.bias);
+    } else {
+        UNROLL for (int i = 0; i < PIXELS; ++i) acc[i] = load(f.bias);
+    }
+    UNROLL for (int in_row = 0; in_row < (ROWS - 1) * STRIDE + KERNEL; ++in_row, x += f.pitch) {
+        Vec weight[ROWS][KERNEL];  // of the kernel's row that each output row has here, if any
+        UNROLL for (int row = 0; row < ROWS; ++row) {
+            const int tap_row = in_row - row * STRIDE;
+            if (tap_row < 0 || tap_row >= KERNEL) continue;
+            UNROLL for (int k = 0; k < KERNEL; ++k) {
+                weight[row][k] = load(f.weight + (tap_row * KERNEL + k) * WIDTH), hold(weight[row][k]);
+            }
+        }
+        UNROLL for (int column = 0; column < (COLUMNS - 1) * STRIDE + KERNEL; ++column) {
+            Vec v = load(x + column * WIDTH);
+            hold(v);
+            UNROLL for (int row = 0; row < ROWS; ++row) {
+                const int tap_row = in_row - row * STRIDE;
+                if (tap_row < 0 || tap_row >= KERNEL) continue;
+                UNROLL for (int k = 0; k < KERNEL; ++k) {
+                    const int i = (column - k) / STRIDE;  // the output that has this column at tap k
+                    if (column < k || i >= COLUMNS || i * STRIDE + k != column) continue;
+                    acc[row * COLUMNS + i] += v * weight[row][k];
+                }
+            }
+        }
+    }
+    Vec total = load(f.total);
+    UNROLL for (int i = 0; i < PIXELS; ++i) {
+        acc[i] = f.bounds(acc[i]);
+        total += acc[i];
+    }
+    store(f.total, total);
+    f.output.store_transposed(acc, f.outputs, pixel, PIXELS);
 }
 
-// Weights are packed [vector of channels][tap][channel], for conv_expand.h. Where those of a channel begin:
-INLINE int64_t depthwise_weight(const Plan& plan, int channel) {
-    return int64_t(channel / WIDTH) * plan.taps * WIDTH + channel % WIDTH;
+typedef void (*ColumnTile)(const ColumnFactors&, const float*, int);
+template <int KERNEL, int STRIDE, size_t... size>
+ColumnTile column_tile_of(int rows, int columns, std::index_sequence<size...>) {
+    static constexpr ColumnTile one[] = {column_tile<KERNEL, STRIDE, 1, size + 1>...},
+                                two[] = {column_tile<KERNEL, STRIDE, 2, size / 2 + 1>...};
+    return rows == 1 ? one[columns - 1] : two[2 * (columns - 1)];
+}
+INLINE ColumnTile column_tile_of(const Conv& conv, int rows, int columns) {
+    const auto sizes = std::make_index_sequence<WIDTH>();
+    const bool is_dense = conv.stride_h == 1;
+    if (conv.kernel_h == 3 && is_dense) return column_tile_of<3, 1>(rows, columns, sizes);
+    if (conv.kernel_h == 3) return column_tile_of<3, 2>(rows, columns, sizes);
+    return is_dense ? column_tile_of<5, 1>(rows, columns, sizes) : column_tile_of<5, 2>(rows, columns, sizes);
 }
 
+template <class Rows>
+void Depthwise<Rows>::convolve(const Item& item, const Output& output) const {
+    float bias[WIDTH], total[WIDTH] = {};
+    store(bias, load_channels(conv.bias, item));
+    const ColumnFactors f{int64_t(columns) * WIDTH, conv.weight + int64_t(item.group) * plan.taps, bias,
+                          bounds_of(conv.activation), output, item.outputs, total};
+    const int tiles = divide_up(out_w, WIDTH), most_rows = 2 * out_w <= WIDTH ? 2 : 1;
+    for (int row = 0, count; row < item.rows; row += count) {
+        count = smaller(most_rows, item.rows - row);
+        for (int tile = 0; tile < tiles; ++tile) {
+            const int column = share(out_w, tiles, tile), end = share(out_w, tiles, tile + 1);
+            const ColumnTile run = column_tile_of(conv, count, end - column);
+            run(f, at(row * conv.stride_h, column * conv.stride_w), row * out_w + column);
+        }
+    }
+    if (output.wants_sums()) output.put_sums(total, item.outputs);
+}
+
+// Weights are packed [vector of channels][tap][channel].
 inline void pack_depthwise(const Conv& conv, const Plan& plan, const float* oihw, float* packed) {
     for (int channel = 0; channel < conv.groups; ++channel) {
-        float* to = packed + depthwise_weight(plan, channel);
+        float* to = packed + int64_t(channel / WIDTH) * plan.taps * WIDTH + channel % WIDTH;
         for (int tap = 0; tap < plan.taps; ++tap) to[tap * WIDTH] = oihw[channel * plan.taps + tap];
     }
 }
 
-// Rows are computed in fours and vectors in whole, also the last, from whatever lies there.
-inline int64_t depthwise_scratch_floats(const Conv& conv, const Plan& plan, int in_w, int out_w) {
-    const PaddedPlane padded(conv, plan, in_w, out_w);
-    return padded.floats() + int64_t(ROWS_AT_ONCE) * conv.stride_h * padded.pitch + 2 * WIDTH;
+// Of `x` only the shape matters.
+inline int64_t depthwise_scratch_floats(const Conv& conv, const Plan& plan, const Planes& x, int out_w) {
+    const TurnedRows rows(conv, x);
+    return Depthwise<TurnedRows>(conv, plan, x, out_w, rows, nullptr).scratch_floats();
 }
 
-// What lies outside the image is set to 0 once, by the thread's first item, and never written again.
-inline void convolve_depthwise(const Conv& conv, const Plan& plan, const Item& item, const Planes& x, int out_w,
-                               const Output& output, float* scratch, bool is_first) {
-    const PaddedPlane padded(conv, plan, x.width, out_w);
-    if (is_first) memset(scratch, 0, sizeof(float) * depthwise_scratch_floats(conv, plan, x.width, out_w));
-    const float* plane = x.data + item.image * x.image_stride + int64_t(item.group) * x.height * x.width;
-    padded.fill(conv, item, x, plane, Prepare(conv, item, 0, item.group), scratch);
-    const float* weight = conv.weight + depthwise_weight(plan, item.group);
-    const auto run = conv.kernel_h == 3 ? (conv.stride_h == 1 ? convolve_rows<3, 1> : convolve_rows<3, 2>)
-                                        : (conv.stride_h == 1 ? convolve_rows<5, 1> : convolve_rows<5, 2>);
-    run(weight, padded.pitch, item, out_w, scratch, output);
+inline void depthwise(const Conv& conv, const Plan& plan, int batch, const Planes& x, const Planes& y,
+                      const Planes* residual, float* pooled, float* scratch, int rank, int threads) {
+    const TurnedRows rows(conv, x);
+    const Depthwise<TurnedRows> run(conv, plan, x, y.width, rows, scratch);
+    run.run(batch, y, residual, pooled, nullptr, rank, threads);
 }
 
 }  // namespace dgconv::DGCONV_ISA

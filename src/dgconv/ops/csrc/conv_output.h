@@ -58,6 +58,7 @@ class Output {
     }
 
     bool wants_sums() const { return sums; }
+    bool has_residual() const { return add; }
 
     INLINE PlaneOutput plane_of(int output) const {
         const int channel = first + output * step;
@@ -132,6 +133,15 @@ class Output {
                 for (int lane = 0; lane < lanes; ++lane) put_sum(output + lane, totals[lane]);
             }
         }
+    }
+
+    // What is added to so many pixels, a vector of outputs for each.
+    INLINE void load_residual(Vec (&pixels)[WIDTH], int outputs, int first_pixel, int count) const {
+        const float* from = add + first * plane + first_pixel;
+        UNROLL for (int lane = 0; lane < WIDTH; ++lane) {
+            pixels[lane] = lane < outputs ? load_first(from + lane * plane, count) : Vec{};
+        }
+        transpose(pixels);
     }
 
     // Writes finished results, a vector of outputs for each pixel, to their planes. Changes them.

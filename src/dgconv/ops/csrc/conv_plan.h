@@ -15,7 +15,7 @@ enum Form {
     OUTPUT_LANES,      // a vector holds outputs of one pixel: wide groups
     PIXEL_LANES,       // a vector holds pixels of one output: narrow groups, and 1x1 over many pixels
     WINOGRAD,          // 3x3, stride 1: fewer multiplications on transformed tiles
-    DEPTHWISE,         // a vector holds pixels of one channel, which has a kernel of its own
+    DEPTHWISE,         // a vector holds channels, each of which has a kernel of its own
     WINNERS,           // each image has outputs of its own: a vector holds pixels of one of them
     TILE_LANES,        // by Winograd's method, a vector holding tiles: winners, and narrow groups
 };
@@ -58,10 +58,11 @@ inline bool suits_winograd(const Conv& conv, const Plan& plan, bool has_tile_lan
     return suits && divide_up(conv.in_channels, conv.groups) >= 8;
 }
 
+// If the channels fill at least half a vector.
 inline bool suits_depthwise(const Conv& conv, const Plan& plan) {
-    return !conv.dynamic && plan.inputs == 1 && plan.outputs == 1 && conv.kernel_h == conv.kernel_w &&
-           (conv.kernel_h == 3 || conv.kernel_h == 5) && conv.stride_h == conv.stride_w && conv.stride_h <= 2 &&
-           conv.dilation_h == 1 && conv.dilation_w == 1;
+    return !conv.dynamic && plan.inputs == 1 && plan.outputs == 1 && 2 * conv.groups >= WIDTH &&
+           conv.kernel_h == conv.kernel_w && (conv.kernel_h == 3 || conv.kernel_h == 5) &&
+           conv.stride_h == conv.stride_w && conv.stride_h <= 2 && conv.dilation_h == 1 && conv.dilation_w == 1;
 }
 
 // Everything that packed weights depend on.
@@ -106,7 +107,7 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
         unit = plan.tile;
         rows = larger(1, 2 * WIDTH / divide_up(out_w, plan.tile)) * plan.tile;
     } else if (plan.form == DEPTHWISE) {
-        rows = larger(4, 3072 / (out_w * conv.stride_h * conv.stride_w));  // in the first-level cache
+        rows = larger(4, 3072 / (out_w * conv.stride_h * conv.stride_w));
     } else {
         const int64_t row = int64_t(out_w) * conv.kernel_w * divide_up(conv.in_channels, conv.groups);
         rows = smaller(divide_up(448, out_w), larger(divide_up(196, out_w), (int)((1 << 15) / row)));

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "ahead.h"
+#include "conv_depthwise.h"
 #include "conv_gather.h"
-#include "conv_output.h"
 #include "conv_tile.h"
 
 namespace dgconv::DGCONV_ISA {
@@ -20,13 +20,6 @@ struct RowFactors {
 };
 constexpr int PREFETCH_TERMS = 4;
 
-// Where its pixels go: row by row.
-struct RowPlace {
-    float* to;
-    int left, width;  // of the row
-    int64_t skip;     // between rows
-};
-
 // PIXELS neighbours, which lie STEP floats apart in the input.
 template <int PIXELS, int STEP>
 void row_tile(const RowFactors& f, const float* x, RowPlace& place) {
@@ -41,11 +34,7 @@ void row_tile(const RowFactors& f, const float* x, RowPlace& place) {
     }
     RowPlace p = place;
     const Bounds bounds = f.bounds;
-    UNROLL for (int i = 0; i < PIXELS; ++i) {
-        store(p.to, bounds(acc[i][0]));
-        p.to += WIDTH;
-        if (--p.left == 0) p.left = p.width, p.to += p.skip;
-    }
+    UNROLL for (int i = 0; i < PIXELS; ++i) p.put(bounds(acc[i][0]));
     place = p;
 }
 
