@@ -42,9 +42,15 @@ def train(request: TrainRequest) -> None:
         progress = Console(stderr=arguments.json, quiet=not is_first)
         with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
             jobs = run_folders(request)
-            resuming, limit = bool(arguments.resume), request.time_limit
             try:
-                results = train_all(jobs, device=device, watcher=display, resuming=resuming, time_limit=limit)
+                results = train_all(
+                    jobs,
+                    device=device,
+                    watcher=display,
+                    resuming=bool(arguments.resume),
+                    time_limit=request.time_limit,
+                    side_by_side=arguments.side_by_side,
+                )
             except Stopped as stopped:
                 if is_first:
                     raise

@@ -12,11 +12,11 @@ from dgconv.errors import UserError
 from dgconv.layers import keep_count
 from dgconv.layers.select import set_pruning_rate
 from dgconv.models.storage import save_weights
-from dgconv.train import Recipe, engine, evaluate, resume, run_state, train, train_all
+from dgconv.train import Recipe, evaluate, resume, run_state, side_by_side, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.evaluate import Evaluator
-from dgconv.train.run import Run
+from dgconv.train.side_by_side import Silent
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size": 32}
@@ -123,7 +123,7 @@ def test_folders_may_be_strings(tmp_path):
     assert resume(str(tmp_path / "run")).evaluation == result.evaluation
 
 
-class SeesLosses(engine.Silent):
+class SeesLosses(Silent):
     def __init__(self) -> None:
         self.losses = []
 
@@ -132,7 +132,7 @@ class SeesLosses(engine.Silent):
 
 
 def test_no_loss_is_shown_of_an_epoch_that_has_not_begun(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "LOOK_EVERY", -1.0)
+    monkeypatch.setattr(side_by_side, "LOOK_EVERY", -1.0)
     watcher = SeesLosses()
     train(Recipe(**SMALL | {"epochs": 2, "batch_size": 512}), tmp_path / "run", watcher=watcher)
     assert len(watcher.losses) == 4, "one a step"
@@ -243,63 +243,76 @@ def test_tensorboard_says_what_metrics_jsonl_says(tmp_path):
         assert [scalar.step for scalar in scalars] == [1, 2]
 
 
-class StopsAtTheEndOfAnEpoch(engine.Silent):
-    def __init__(self, stop) -> None:
-        self.stop, self.epochs = stop, []
+class Notes(Silent):
+    """What is told of several networks, in its order; Ctrl-C after some epochs."""
+
+    def __init__(self, epochs_until_stop=None) -> None:
+        self.told, self.left = [], epochs_until_stop
+
+    def start(self, index, name, steps, done):
+        self.told.append(f"{index} begins")
 
     def epoch(self, index, metrics):
-        self.epochs.append((index, metrics.epoch))
-        self.stop.number = signal.SIGINT if len(self.epochs) == 2 else 0
+        self.told.append((index, metrics.epoch))
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGINT)
 
 
 def test_side_by_side(tmp_path):
     """As a GPU has it: a step of each in turn, evaluations begun before any is waited for; stopped and resumed."""
-    recipes = [Recipe(**SMALL, epochs=2, seed=seed) for seed in (0, 1)]
-    data = recipes[0].load_data()
-    stop = StopRequest()
-    watcher = StopsAtTheEndOfAnEpoch(stop)
-    for folder in (tmp_path / "0", tmp_path / "1"):
-        folder.mkdir()
-
-    def drive(checkpoints):
-        runs = [
-            Run(recipe, tmp_path / str(recipe.seed), data, torch.device("cpu"), checkpoint, side_by_side=2)
-            for recipe, checkpoint in zip(recipes, checkpoints, strict=True)
-        ]
-        engine._drive(runs, [0, 1], watcher, stop)
-        return runs
-
-    with pytest.raises(Stopped):
-        drive([None, None])
-    assert watcher.epochs == [(0, 1), (1, 1)]
-    stop.number = 0
-    runs = drive([load_checkpoint(tmp_path / "0"), load_checkpoint(tmp_path / "1")])
-    assert watcher.epochs[2:] == [(0, 2), (1, 2)]
+    jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
+    first, second = Notes(epochs_until_stop=2), Notes()
+    with pytest.raises(Stopped, match=r"--resume .*/0 .*/1$"):
+        train_all(jobs, side_by_side=2, watcher=first)
+    results = train_all(jobs, side_by_side=2, watcher=second, resuming=True)
+    assert first.told == ["0 begins", "1 begins", (0, 1), (1, 1)]
+    assert second.told == ["0 begins", "1 begins", (0, 2), (1, 2)]
     alone = run(tmp_path / "alone", epochs=2, seed=1)
     for name, tensor in alone.model.state_dict().items():
-        assert torch.equal(tensor, runs[1].model.state_dict()[name])
-    assert runs[1].evaluation == alone.evaluation
+        assert torch.equal(tensor, results[1].model.state_dict()[name])
+    assert results[1].evaluation == alone.evaluation
     assert json.loads((tmp_path / "1" / "config.json").read_text())["environment"]["side_by_side"] == 2
 
 
-def test_a_network_that_diverges_leaves_the_others_alone(tmp_path):
+def test_when_one_is_done_the_next_begins(tmp_path):
+    recipes = [Recipe(**SMALL, epochs=epochs, seed=seed) for seed, epochs in enumerate((2, 1, 1))]
+    notes = Notes()
+    results = train_all([(r, tmp_path / str(r.seed)) for r in recipes], side_by_side=2, watcher=notes)
+    assert notes.told == ["0 begins", "1 begins", (0, 1), (1, 1), "2 begins", (0, 2), (2, 1)]
+    assert [result.folder.name for result in results] == ["0", "1", "2"]
+    alone = run(tmp_path / "alone", epochs=1, seed=2)
+    for name, tensor in alone.model.state_dict().items():
+        assert torch.equal(tensor, results[2].model.state_dict()[name])
+
+
+def test_a_stop_saves_what_waits_where_it_begins(tmp_path):
+    jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(3)]
+    with pytest.raises(Stopped, match=r"--resume .*/0 .*/1 .*/2$"):
+        train_all(jobs, side_by_side=2, watcher=Notes(epochs_until_stop=2))
+    assert [load_checkpoint(folder).position.epoch for _, folder in jobs] == [1, 1, 0]
+
+
+def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path):
+    wrong = Recipe(**SMALL | {"model": "condensenet20"}, epochs=1, generator_weight_decay=0.0)
+    notes = Notes()
+    with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
+        train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good"), (wrong, tmp_path / "wrong")], watcher=notes)
+    assert not notes.told
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UserError, match="--side-by-side takes a number of networks, at least 1, got 0"):
+        train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good")], side_by_side=0)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_network_that_diverges_leaves_the_others_alone(tmp_path, at_once):
     good, bad = Recipe(**SMALL, epochs=1), Recipe(**SMALL, epochs=1, learning_rate=1e20)
     jobs = [(bad, tmp_path / "bad"), (good, tmp_path / "good")]
     with pytest.raises(Diverged, match=r"training diverged in epoch 1"):
-        train_all(jobs)
+        train_all(jobs, side_by_side=at_once)
     assert load_checkpoint(tmp_path / "good").position.epoch == 1
     assert not (tmp_path / "bad" / "checkpoint.safetensors").exists()
-
-
-def test_so_it_is_side_by_side(tmp_path):
-    recipes = [Recipe(**SMALL, epochs=1, learning_rate=rate) for rate in (1e20, 0.1)]
-    data = recipes[0].load_data()
-    runs = []
-    for number, recipe in enumerate(recipes):
-        (tmp_path / str(number)).mkdir()
-        runs.append(Run(recipe, tmp_path / str(number), data, torch.device("cpu"), side_by_side=2))
-    assert len(engine._drive(runs, [0, 1], engine.Silent(), StopRequest())) == 1
-    assert [item.position.epoch for item in runs] == [0, 1]
 
 
 def test_clipped_gradients_move_the_weights_less(tmp_path):

@@ -11,10 +11,10 @@ from ..errors import UserError
 from ..models.storage import CONFIG, WEIGHTS
 from ..train import Recipe, Result, train_all
 from ..train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
-from ..train.engine import Silent, Watcher
 from ..train.folder_lock import content_of, locked
 from ..train.logs import METRICS
 from ..train.run_state import BEST
+from ..train.side_by_side import Silent, Watcher
 from .methods import Rival
 
 WRITTEN_BY_RUNS = {METRICS, "tensorboard", CONFIG, WEIGHTS, BEST, "diverged.safetensors"}

@@ -2,66 +2,26 @@
 
 import shutil
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
 from ..data import Data
 from ..errors import UserError
-from ..models import ImageClassifier
 from ..writable import check_folder
 from .checkpoint import CHECKPOINT, Checkpoint, disk_trouble, load_checkpoint
 from .diagnose import Diverged
-from .distributed import any_rank, is_restart, rank, wait_for_ranks, world_size
-from .evaluate import Evaluation
+from .distributed import any_rank, is_restart, rank
 from .folder_lock import content_of, locked
-from .metrics import EVALUATING, EpochMetrics
 from .recipe import Recipe
-from .run import Run
-from .stop import Stopped, StopRequest, TimeLimit, stop_requests
+from .run import Run, refuse_mistakes
+from .side_by_side import Queue, Result, Silent, Watcher, save_for_good
+from .stop import TimeLimit, stop_requests
 
-LOOK_EVERY = 0.5  # seconds between looks at the loss, which wait for the device
-AGREE_EVERY = 50  # steps after which ranks agree whether to save, or to stop
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run."""
-
-    model: ImageClassifier
-    data: Data
-    evaluation: Evaluation
-    folder: Path
-
-
-class Watcher(Protocol):
-    """Follows the training of several networks, for a display. ``index`` says which."""
-
-    def start(self, index: int, name: str, steps: int, done: int) -> None: ...
-
-    def first_step(self, index: int, seconds: float, compiled: bool) -> None: ...
-
-    def step(self, index: int, epoch: int, done: int, loss: float) -> None: ...
-
-    def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
-
-
-class Silent:
-    """Watches nothing."""
-
-    def start(self, index: int, name: str, steps: int, done: int) -> None: ...
-
-    def first_step(self, index: int, seconds: float, compiled: bool) -> None: ...
-
-    def step(self, index: int, epoch: int, done: int, loss: float) -> None: ...
-
-    def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
+SIDE_BY_SIDE = 4  # networks that fill an H200; with more of them, each only takes longer
 
 
 def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
@@ -83,8 +43,11 @@ def train_all(
     watcher: Watcher | None = None,
     resuming: bool = False,
     time_limit: TimeLimit | None = None,
+    side_by_side: int | None = None,
 ) -> list[Result]:
-    """Train several networks: side by side on a GPU, each on a stream of its own; one after another on a CPU.
+    """Train several networks, ``side_by_side`` of them at a time; when one is done, the next begins.
+
+    The default is 4 on a GPU, each on a stream of its own, and 1 on a CPU.
 
     A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
     ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed.
@@ -95,12 +58,11 @@ def train_all(
     _check_folders(folders)
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
+    at_once = _at_once(side_by_side, target, len(jobs))
     load = _Loader(target)
     for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked
         load.read(recipe)
     _prepare_device(target)
-    results: list[Result] = []
-    diverged: list[Diverged] = []
     with (
         _holding(folders, resuming, target),
         _telling_what_is_kept(folders),
@@ -109,117 +71,31 @@ def train_all(
     ):
         found = [_checkpoint_for(folder, resuming) for folder in folders]
 
-        def begin(index: int, side_by_side: int = 1) -> Run:
+        def begin(index: int) -> Run:
             recipe, _ = jobs[index]
-            run = Run(recipe, folders[index], load(recipe), target, found[index], side_by_side)
+            run = Run(recipe, folders[index], load(recipe), target, found[index], at_once)
             leave.callback(run.writer.close)  # while the folder is still held
             return run
 
-        if target.type != "cuda":
-            for index in range(len(jobs)):
-                run = begin(index)
-                try:
-                    failures = _drive([run], [index], watcher, stop)
-                except Stopped as stopped:
-                    waiting = range(index + 1, len(jobs))
-                    for later in waiting:
-                        if not found[later]:
-                            _save([begin(later)])  # where it begins, so that it can be resumed, too
-                    raise stop.stopped([*stopped.folders, *(folders[later] for later in waiting)], diverged) from None
-                diverged += failures
-                if not failures:
-                    results.append(_result(run))
-        else:
-            runs = [begin(index, side_by_side=len(jobs)) for index in range(len(jobs))]
-            diverged = _drive(runs, list(range(len(runs))), watcher, stop)
-            results = [_result(run) for run in runs] if not diverged else []
-    if diverged:
-        raise Diverged("\n".join(map(str, diverged)))
-    return results
+        for recipe, _ in jobs[at_once:]:
+            refuse_mistakes(recipe, load.read(recipe))  # now, and not hours later when its turn comes
+        queue = Queue(begin, len(jobs), at_once, watcher, target)
+        if queue.drive(stop):
+            for index in queue.waiting:
+                if not found[index]:
+                    save_for_good([begin(index)])  # where it begins, so that it can be resumed, too
+            unfinished = [*queue.under_way, *queue.waiting]
+            raise stop.stopped([folders[index] for index in unfinished], queue.diverged)
+    if queue.diverged:
+        raise Diverged("\n".join(map(str, queue.diverged)))
+    return [queue.results[index] for index in range(len(jobs))]
 
 
-def _drive(runs: list[Run], numbers: list[int], watcher: Watcher, stop: StopRequest) -> list[Diverged]:
-    """A step of each in turn, until all are done, or have diverged: what these have to say."""
-    streams = [torch.cuda.Stream() if run.device.type == "cuda" else None for run in runs]
-    under_way = {
-        number: (run, run.advance(), stream) for number, run, stream in zip(numbers, runs, streams, strict=True)
-    }
-    for number, (run, _, _) in under_way.items():
-        watcher.start(number, run.recipe.title, run.steps_per_epoch * run.recipe.epochs, run.steps_done)
-    saved = looked = time.monotonic()
-    count = 0
-    started: set[int] = set()
-    diverged: list[Diverged] = []
-    while under_way:
-        count += 1
-        now = time.monotonic()
-        look = now - looked > LOOK_EVERY
-        save = _agree(
-            now - saved > 60 * min(run.recipe.checkpoint_minutes for run, _, _ in under_way.values()), count, runs
-        )
-        evaluating: list[int] = []
-        for number, (run, steps, stream) in list(under_way.items()):
-            with _on(stream):
-                try:
-                    metrics = next(steps)
-                    if look and metrics is None:
-                        run.check_finite()
-                except StopIteration:
-                    del under_way[number]
-                    continue
-                except Diverged as error:  # the others go on
-                    diverged.append(error)
-                    del under_way[number]
-                    continue
-                if number not in started and run.first_step_seconds is not None:
-                    started.add(number)
-                    watcher.first_step(number, run.first_step_seconds, run.recipe.compile)
-                if metrics is EVALUATING:
-                    evaluating.append(number)
-                    continue
-                if isinstance(metrics, EpochMetrics):
-                    watcher.epoch(number, metrics)
-                    continue
-                if save:
-                    run.save()
-                if look:
-                    watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
-        for number in evaluating:
-            run, steps, stream = under_way[number]
-            with _on(stream):
-                metrics = next(steps)
-                assert isinstance(metrics, EpochMetrics)
-                watcher.epoch(number, metrics)
-        saved, looked = (now if save else saved), (now if look else looked)
-        if under_way and _agree(stop.is_made, count, runs):
-            unfinished = [run for run, _, _ in under_way.values()]
-            _save(unfinished)
-            raise stop.stopped([run.folder for run in unfinished], diverged)
-    return diverged
-
-
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    return torch.cuda.stream(stream) if stream else nullcontext()
-
-
-def _save(runs: list[Run]) -> None:
-    """For good: what is on the disk then is whole, and no rank leaves before."""
-    for run in runs:
-        run.save()
-        run.writer.wait()
-    if runs:
-        wait_for_ranks(runs[0].device)
-
-
-def _agree(wanted: bool, count: int, runs: list[Run]) -> bool:
-    """Saving takes all ranks, so they must decide together; not after each step, for that would cost time."""
-    if world_size() == 1:
-        return wanted
-    return count % AGREE_EVERY == 0 and any_rank(wanted, runs[0].device)
-
-
-def _result(run: Run) -> Result:
-    return Result(run.model, run.data, run.evaluation, run.folder)
+def _at_once(asked: int | None, device: torch.device, jobs: int) -> int:
+    if asked is not None and asked < 1:
+        raise UserError(f"--side-by-side takes a number of networks, at least 1, got {asked}")
+    default = SIDE_BY_SIDE if device.type == "cuda" else 1
+    return max(1, min(asked or default, jobs))
 
 
 def _check_folders(folders: list[Path]) -> None:

@@ -296,3 +296,11 @@ class Run:
         checkpoint = take_checkpoint(self)
         if checkpoint:
             self.writer.submit(lambda: save_checkpoint(self.folder, checkpoint))
+
+
+def refuse_mistakes(recipe: Recipe, data: Data) -> None:
+    """What :class:`Run` would refuse, without beginning one."""
+    model = recipe.build_model(len(data.classes))
+    make_optimizer(model, recipe, torch.device("cpu"), steps=1)
+    if recipe.mac_budget is not None:
+        MacBudget(model, recipe.mac_budget, recipe.ramp_end)
