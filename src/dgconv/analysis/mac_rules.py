@@ -29,6 +29,7 @@ Convention = Literal["paper", "authors"]
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, BatchNormReLU2d)
 GLOBAL_POOLINGS = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 WINDOW_POOLINGS = (nn.AvgPool2d, nn.MaxPool2d)
+ALWAYS_RULED = (nn.Conv2d, nn.Linear, DynamicGroupConv2d)  # in either convention
 
 
 class Call(NamedTuple):

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from ..errors import UserError
-from .mac_rules import Call, Convention, cost_of, rule_for
+from .mac_rules import ALWAYS_RULED, Call, Convention, cost_of, rule_for
 
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 
@@ -89,22 +89,36 @@ def count_macs(
             the only true count for a method that decides image by image (``mac_rules.needs_images``); without, the
             layers' options are taken.
     """
+    if convention not in CONVENTIONS:
+        raise UserError(f"convention must be 'paper' or 'authors', got {convention!r}")
+    return _count(model, input_size, (convention,), images)[convention]
+
+
+def count_macs_by_convention(
+    model: nn.Module, input_size: tuple[int, ...] | None = None, images: Tensor | None = None
+) -> dict[Convention, MacCount]:
+    """:func:`count_macs` in every convention, by running the model once."""
+    return _count(model, input_size, CONVENTIONS, images)
+
+
+def _count(
+    model: nn.Module, input_size: tuple[int, ...] | None, conventions: tuple[Convention, ...], images: Tensor | None
+) -> dict[Convention, MacCount]:
     from ..deploy import PreparedModel  # which stands above the analysis
 
     if isinstance(model, PreparedModel):
         raise UserError("a prepared model has no layers left to count; count the model that it was prepared from")
-    if convention not in CONVENTIONS:
-        raise UserError(f"convention must be 'paper' or 'authors', got {convention!r}")
     measured = images is not None
     if images is None:
         images = _blank_image(model, input_size)
-    counter = _Counter(convention, measured, max(1, images.shape[0]))
+    counter = _Counter(conventions, measured, max(1, images.shape[0]))
     with _evaluating(model), counter.watching(model):
         try:
             model(images)
         except RuntimeError as error:
             raise UserError(f"the model does not take an input of {list(images.shape[1:])}: {error}") from error
-    return MacCount(convention, tuple(images.shape[1:]), counter.layers, sorted(counter.uncounted), measured)
+    size, uncounted = tuple(images.shape[1:]), sorted(counter.uncounted)
+    return {name: MacCount(name, size, layers, uncounted, measured) for name, layers in counter.layers.items()}
 
 
 def _blank_image(model: nn.Module, input_size: tuple[int, ...] | None) -> Tensor:
@@ -139,6 +153,7 @@ class _Running:
 
     name: str
     is_leaf: bool
+    has_rule: bool = False  # what it is made of does not matter
     operations: int = 0
     macs: float = 0
 
@@ -146,12 +161,13 @@ class _Running:
 class _Counter(TorchDispatchMode):
     """Sees each leaf of the module tree that runs, a layer with a rule of its own being one, and what runs between."""
 
-    def __init__(self, convention: Convention, measured: bool, batch: int) -> None:
+    def __init__(self, conventions: tuple[Convention, ...], measured: bool, batch: int) -> None:
         super().__init__()
-        self.convention, self.measured, self.batch = convention, measured, batch
-        self.layers: list[LayerCost] = []
+        self.measured, self.batch = measured, batch
+        self.layers: dict[Convention, list[LayerCost]] = {convention: [] for convention in conventions}
         self.uncounted: set[str] = set()
         self.running = [_Running("", is_leaf=False)]
+        self.made_of_nothing: set[Any] = set()  # operations that have no formula, and no parts
 
     @contextmanager
     def watching(self, model: nn.Module) -> Iterator[None]:
@@ -165,36 +181,43 @@ class _Counter(TorchDispatchMode):
                 yield
 
     def _enter(self, name: str, is_leaf: bool, module: nn.Module, args: Any) -> None:
-        self.running.append(_Running(name, is_leaf))
+        self.running.append(_Running(name, is_leaf, has_rule=is_leaf and isinstance(module, ALWAYS_RULED)))
 
     def _leave(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         run, kind = self.running[-1], type(module).__name__
         inputs, outputs = _tensors((args, kwargs)), _tensors(out)
         if run.is_leaf and inputs and outputs:
             shape = tuple(outputs[0].shape[1:])
-            if cost := cost_of(module, Call(inputs[0], outputs[0], self.convention, self.measured)):
-                self.layers.append(LayerCost(run.name, kind, shape, *cost))
-            elif run.operations:
-                self.layers.append(LayerCost(run.name, kind, shape, run.macs, run.macs))
-            elif next(module.parameters(), None) is not None and "Norm" not in kind:
-                self.uncounted.add(kind)
+            for convention, layers in self.layers.items():
+                if cost := cost_of(module, Call(inputs[0], outputs[0], convention, self.measured)):
+                    layers.append(LayerCost(run.name, kind, shape, *cost))
+                elif run.operations:
+                    layers.append(LayerCost(run.name, kind, shape, run.macs, run.macs))
+                elif next(module.parameters(), None) is not None and "Norm" not in kind:
+                    self.uncounted.add(kind)
         self.running.pop()  # only now: measuring a layer runs operations, too
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = flop_registry.get(func.overloadpacket)
+        if self.running[-1].has_rule or func in self.made_of_nothing:
+            return func(*args, **kwargs)
         if formula is None:
             with self:  # an operation made of others: these are what counts
                 parts = func.decompose(*args, **kwargs)
-            return func(*args, **kwargs) if parts is NotImplemented else parts
+            if parts is not NotImplemented:
+                return parts
+            self.made_of_nothing.add(func)
+            return func(*args, **kwargs)
         out = func(*args, **kwargs)
         macs = formula(*args, **kwargs, out_val=out) / 2 / self.batch
         run = self.running[-1]
         if run.is_leaf:
             run.operations, run.macs = run.operations + 1, run.macs + macs
         else:
-            kind = func.overloadpacket.__name__
-            self.layers.append(LayerCost(run.name, kind, tuple(out.shape[1:]), macs, macs))
+            cost = LayerCost(run.name, func.overloadpacket.__name__, tuple(out.shape[1:]), macs, macs)
+            for layers in self.layers.values():
+                layers.append(cost)
         return out
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from ..layers import halve_classifier
 from ..models import create_model
-from .macs import CONVENTIONS, count_macs
+from .macs import count_macs_by_convention
 
 
 @dataclass(frozen=True)
@@ -116,4 +116,4 @@ def _compare(row: Row, dense: dict[str, dict[str, float]]) -> Comparison:
 
 
 def _count(model: nn.Module) -> dict[str, float]:
-    return {convention: count_macs(model, convention=convention).macs / 1e6 for convention in CONVENTIONS}
+    return {convention: count.macs / 1e6 for convention, count in count_macs_by_convention(model).items()}

@@ -15,7 +15,7 @@ from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..train.recipe import MODEL_OPTIONS, Recipe, Reported, list_recipes, load_recipe, reported_of
 from ..train.schedule import WARM_UP_END
-from .macs import CONVENTIONS, Convention, count_macs
+from .macs import CONVENTIONS, Convention, count_macs_by_convention
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,12 @@ def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = 
     """Parameters and MACs, those of the dense network included."""
     model = model or recipe.build_model(data.classes)
     size = (3, data.side, data.side)
-    counts = {convention: count_macs(model, size, convention) for convention in CONVENTIONS}
+    counts = count_macs_by_convention(model, size)
     dense = {convention: count.dense_macs for convention, count in counts.items()}
     backbone, _, method = recipe.model.partition("_")
     if method == "sgc":  # its own convolutions are plain ones, and divided
         undivided = replace(recipe, model=backbone, groups=None).build_model(data.classes)
-        dense = {convention: count_macs(undivided, size, convention).macs for convention in CONVENTIONS}
+        dense = {convention: count.macs for convention, count in count_macs_by_convention(undivided, size).items()}
     return Cost(_parameters(model), {convention: count.macs for convention, count in counts.items()}, dense)
 
 

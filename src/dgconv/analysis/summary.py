@@ -10,7 +10,7 @@ from ..data import Data
 from ..models import ImageClassifier
 from ..pruning import cut, pruning_of
 from .mac_rules import needs_images
-from .macs import CONVENTIONS, count_macs
+from .macs import count_macs_by_convention
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ def summarize(
 ) -> Summary:
     """Count what was evaluated; ``error`` and ``pruning_rate`` come from :func:`dgconv.train.evaluate`."""
     images = images_to_measure(model, data, device)
-    counts = {c: count_macs(model, data.input_size, c, images) for c in CONVENTIONS}
+    counts = count_macs_by_convention(model, data.input_size, images)
     used = cut(model) if pruning_of(model) else model  # of filter pruning, what is left
-    left = counts if used is model else {c: count_macs(used, data.input_size, c, images) for c in CONVENTIONS}
+    left = counts if used is model else count_macs_by_convention(used, data.input_size, images)
     return Summary(
         model=model.config["name"],
         data=data.name,

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..analysis.mac_rules import needs_images
-from ..analysis.macs import CONVENTIONS, count_macs
+from ..analysis.macs import count_macs, count_macs_by_convention
 from ..analysis.plan import look_at_data
 from ..data.load import refuse_unused_folder
 from ..deploy.bench import describe_machine
@@ -119,11 +119,11 @@ def compare(
 
 def _measure(run: PlannedRun, result: Result, form: nn.Module, images: Tensor) -> SeedResult:
     counted_on = images if needs_images(form) else None
-    size = tuple(images.shape[1:])
+    counts = count_macs_by_convention(form, tuple(images.shape[1:]), counted_on)
     return SeedResult(
         seed=run.recipe.seed,
         error=result.evaluation.error,
-        macs={convention: count_macs(form, size, convention, counted_on).macs for convention in CONVENTIONS},
+        macs={convention: count.macs for convention, count in counts.items()},
         parameters=sum(parameter.numel() for parameter in form.parameters()),
         run=run.folder.name,
     )
