@@ -21,7 +21,7 @@ from .run import Run, refuse_mistakes
 from .side_by_side import Queue, Result, Silent, Watcher, save_for_good
 from .stop import TimeLimit, stop_requests
 
-SIDE_BY_SIDE = 4  # networks that fill an H200; with more of them, each only takes longer
+SIDE_BY_SIDE = 4  # networks that fill an H200 (benchmarks/side_by_side.py): with more, each only takes longer
 
 
 def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
@@ -62,7 +62,7 @@ def train_all(
     load = _Loader(target)
     for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked
         load.read(recipe)
-    _prepare_device(target)
+    prepare_device(target)
     with (
         _holding(folders, resuming, target),
         _telling_what_is_kept(folders),
@@ -159,7 +159,7 @@ def _checkpoint_for(folder: Path, resuming: bool) -> Checkpoint | None:
     return None
 
 
-def _prepare_device(device: torch.device) -> None:
+def prepare_device(device: torch.device) -> None:
     if device.type == "cuda":
         # Seconds that a run would else begin with: the driver's context is made while Python imports what every
         # optimizer needs. Both in threads would be faster still, but imports in two threads can block each other.
