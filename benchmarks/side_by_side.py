@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     recipes = ["cifar10_condensenet50_dgc", "cifar10_condensenet86_dgc"]
     parser.add_argument("--recipes", nargs="+", default=recipes, metavar="RECIPE", help="for CIFAR-10")
-    parser.add_argument("--counts", nargs="+", type=int, default=[1, 2, 3, SIDE_BY_SIDE, 6], metavar="N")
+    parser.add_argument("--counts", nargs="+", type=int, default=[1, 2, 3, 4, SIDE_BY_SIDE], metavar="N")
     parser.add_argument("--kernels", action="store_true", help="print the kernels of a step of one network")
     parser.add_argument("--json", type=Path, help="file to write")
     args = parser.parse_args()

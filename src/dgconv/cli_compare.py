@@ -53,7 +53,7 @@ def compare(
         image_size: Side of the images; default 16 for the digits.
         width: First channels of a ResNet, multiplier of a MobileNetV2.
         precision: bfloat16: the forward pass in mixed precision.
-        device: Where to train; auto takes a GPU, and there trains four networks at a time.
+        device: Where to train; auto takes a GPU, and there trains six networks at a time.
         out: Folder of the runs, compare.json, .md, .csv and .png; default runs/compare-BACKBONE-DATA.
         json: Print JSON instead of a table.
     """

@@ -34,7 +34,7 @@ class TrainArguments:
     resume: tuple[Path, ...] = ()
     """Run folders to go on with, instead of recipes. Refused where one is still trained."""
     side_by_side: int | None = None
-    """Networks to train at a time; when one is done, the next begins. Default: 4 on a GPU, 1 on a CPU."""
+    """Networks to train at a time; when one is done, the next begins. Default: 6 on a GPU, 1 on a CPU."""
     stop_after: float | None = None
     """Minutes after which to save and stop as Ctrl-C does, but with exit status 0; for a machine lent for a while."""
     dry_run: bool = False

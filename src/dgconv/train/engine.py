@@ -21,7 +21,7 @@ from .run import Run, refuse_mistakes
 from .side_by_side import Queue, Result, Silent, Watcher, save_for_good
 from .stop import TimeLimit, stop_requests
 
-SIDE_BY_SIDE = 4  # networks that fill an H200 (benchmarks/side_by_side.py): with more, each only takes longer
+SIDE_BY_SIDE = 6  # networks that fill an H200 (benchmarks/side_by_side.py); with more, each only takes longer
 
 
 def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
@@ -47,7 +47,7 @@ def train_all(
 ) -> list[Result]:
     """Train several networks, ``side_by_side`` of them at a time; when one is done, the next begins.
 
-    The default is 4 on a GPU, each on a stream of its own, and 1 on a CPU.
+    The default is 6 on a GPU, each on a stream of its own, and 1 on a CPU.
 
     A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
     ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed.
