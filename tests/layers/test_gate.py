@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from dgconv import create_model, dynamic_layers
 from dgconv.layers import GlobalGate, HeadGate, keep_count
 
 
@@ -25,6 +26,18 @@ from dgconv.layers import GlobalGate, HeadGate, keep_count
 )
 def test_keep_count(channels, rate, rule, kept):
     assert keep_count(channels, rate, rule) == kept
+
+
+@pytest.mark.parametrize("name", ["condensenet50_dgc", "condensenet86_dgc"])
+def test_where_the_keep_rules_agree(name):
+    """As docs/reproduction.md says."""
+    widths = [layer.in_channels for _, layer in dynamic_layers(create_model(name))]
+    differ = {
+        rate: sum(keep_count(width, rate, "ceil") != keep_count(width, rate, "round") for width in widths)
+        for rate in (1 / 3, 1 / 2, 3 / 4, 5 / 6, 7 / 8)
+    }
+    assert differ[1 / 2] == differ[3 / 4] == differ[7 / 8] == 0
+    assert differ[1 / 3] == differ[5 / 6] == pytest.approx(len(widths) / 3, abs=1)
 
 
 def gate(values, keep, **options):
