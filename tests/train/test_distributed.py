@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
+from datetime import timedelta
 
 import psutil
 import pytest
@@ -16,8 +18,9 @@ from safetensors.torch import load_file
 from torch.multiprocessing import start_processes
 
 from dgconv.data import load_data
-from dgconv.train import Recipe, train
+from dgconv.train import Recipe, side_by_side, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.diagnose import Diverged
 from dgconv.train.distributed import exiting_at_once
 from dgconv.train.run import Run
 
@@ -63,6 +66,27 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, model):
         for name, value in values.items():
             scale = expected[name].abs().max().clamp(min=1e-3)
             assert (value - expected[name]).abs().max() / scale < 1e-6, name
+
+
+def in_a_group_with_clocks_of_their_own(rank, folder):
+    torch.set_num_threads(1)
+    meet, timeout = f"file://{folder}/meet", timedelta(seconds=30)
+    torch.distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=timeout)
+    side_by_side.LOOK_EVERY = -1.0 if rank == 0 else 1e9
+    recipe = Recipe(model="condensenet20", **OPTIONS)
+    try:
+        train_all([(replace(recipe, learning_rate=1e20), folder / "bad"), (recipe, folder / "good")])
+    except Diverged as diverged:
+        (folder / f"{rank}.txt").write_text(str(diverged))
+    os._exit(0)
+
+
+def test_ranks_drop_a_network_that_diverges_together(tmp_path):
+    arguments = {"nprocs": 2, "start_method": FORKSERVER.get_start_method()}
+    start_processes(in_a_group_with_clocks_of_their_own, (tmp_path,), **arguments)
+    assert "training diverged in epoch 1" in (tmp_path / "0.txt").read_text()
+    assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()
+    assert load_checkpoint(tmp_path / "good").position.epoch == 1
 
 
 def torchrun(folder, *more, epochs=3):

@@ -1,7 +1,10 @@
 """The loop, on real digits, in small."""
 
+import gc
 import json
 import signal
+import weakref
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
@@ -16,6 +19,7 @@ from dgconv.train import Recipe, evaluate, resume, run_state, side_by_side, trai
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.evaluate import Evaluator
+from dgconv.train.run import Run
 from dgconv.train.side_by_side import Silent
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
 
@@ -303,6 +307,67 @@ def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match="--side-by-side takes a number of networks, at least 1, got 0"):
         train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good")], side_by_side=0)
+
+
+def test_so_is_a_run_that_waits_to_be_resumed_by_another_recipe(tmp_path):
+    jobs = [(Recipe(**SMALL, epochs=epochs), tmp_path / str(epochs)) for epochs in (2, 3)]
+    with pytest.raises(Stopped):
+        train_all(jobs, watcher=Notes(epochs_until_stop=1))
+    notes = Notes()
+    with pytest.raises(UserError, match=r"checkpoint in .*/3 is from another recipe: epochs was 3, is 2"):
+        train_all([(jobs[0][0], folder) for _, folder in jobs], watcher=notes, resuming=True)
+    assert not notes.told
+
+
+def test_a_stop_saves_each_on_its_own_stream(tmp_path, monkeypatch):
+    """Else a GPU would copy the weights while steps that change them are still queued there."""
+    within, saved = [], []
+
+    @contextmanager
+    def on(stream):
+        within.append(stream)
+        yield
+        within.pop()
+
+    monkeypatch.setattr(side_by_side, "_on", on)
+    save = Run.save
+    monkeypatch.setattr(Run, "save", lambda run: (saved.append(len(within)), save(run)))
+    jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(2)]
+    with pytest.raises(Stopped):
+        train_all(jobs, side_by_side=2, watcher=Notes(epochs_until_stop=2))
+    assert saved == [1, 1]
+
+
+class SeesWhoLives(Silent):
+    """How many runs hold memory when one begins, without the garbage collector."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.runs, self.living = [], []
+        begin = Run.__init__
+
+        def remember(run, *args):
+            begin(run, *args)
+            self.runs.append(weakref.ref(run))
+
+        monkeypatch.setattr(Run, "__init__", remember)
+
+    def start(self, index, name, steps, done):
+        self.living.append(sum(run() is not None for run in self.runs))
+
+
+@pytest.mark.parametrize("learning_rate", [0.1, 1e20], ids=["done", "diverged"])
+def test_what_is_over_holds_no_memory_when_the_next_begins(tmp_path, monkeypatch, learning_rate):
+    options = SMALL | {"epochs": 1, "batch_size": 512, "learning_rate": learning_rate}
+    jobs = [(Recipe(**options, seed=seed), tmp_path / str(seed)) for seed in range(4)]
+    watcher = SeesWhoLives(monkeypatch)
+    gc.disable()
+    try:
+        with nullcontext() if learning_rate < 1 else pytest.raises(Diverged):
+            results = train_all(jobs, side_by_side=2, watcher=watcher)
+            assert all(p.grad is None for result in results for p in result.model.parameters())
+    finally:
+        gc.enable()
+    assert watcher.living == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

@@ -71,6 +71,24 @@ def test_gradient_of_the_angle_with_different_numbers_of_heads():
     torch.testing.assert_close(gradients, torch.autograd.grad(expected, saliencies))
 
 
+def test_angle_of_layers_with_different_batches():
+    first, second = torch.rand(3, 4, 9), torch.rand(6, 4, 9)
+    torch.testing.assert_close(angle_loss([first, second]), (angle_loss([first]) + angle_loss([second])) / 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_angle_under_autocast(dtype):
+    """It stays in float32: small saliencies would vanish, and a backward pass usually is outside."""
+    saliency = torch.rand(3, 4, 9)
+    saliency[:, 1] = 0  # a dead head
+    saliency.requires_grad_()
+    expected = angle_loss([saliency])
+    with torch.autocast("cpu", dtype):
+        loss = angle_loss([saliency])
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, saliency), torch.autograd.grad(expected, saliency))
+
+
 def test_angle_is_0_for_orthogonal_heads_and_1_for_parallel_ones():
     assert angle_loss([torch.eye(4).expand(3, 4, 4)]) == 0
     assert angle_loss([torch.ones(3, 4, 9)]) == pytest.approx(1)

@@ -77,13 +77,14 @@ def train_all(
             leave.callback(run.writer.close)  # while the folder is still held
             return run
 
-        for recipe, _ in jobs[at_once:]:
-            refuse_mistakes(recipe, load.read(recipe))  # now, and not hours later when its turn comes
+        for index in range(at_once, len(jobs)):
+            recipe, _ = jobs[index]
+            refuse_mistakes(recipe, folders[index], load.read(recipe), found[index])  # now, and not hours later
         queue = Queue(begin, len(jobs), at_once, watcher, target)
         if queue.drive(stop):
             for index in queue.waiting:
                 if not found[index]:
-                    save_for_good([begin(index)])  # where it begins, so that it can be resumed, too
+                    save_for_good(begin(index))  # where it begins, so that it can be resumed, too
             unfinished = [*queue.under_way, *queue.waiting]
             raise stop.stopped([folders[index] for index in unfinished], queue.diverged)
     if queue.diverged:

@@ -74,10 +74,10 @@ def angle_loss(saliencies: Sequence[Tensor]) -> Tensor:
     A mean over the batch. Layers with one head have no pairs and count as zero.
     """
     _require_some(saliencies)
-    by_heads: dict[int, list[Tensor]] = {}
+    by_size: dict[torch.Size, list[Tensor]] = {}  # of batch and heads
     for saliency in saliencies:
-        by_heads.setdefault(saliency.shape[1], []).append(saliency)
-    sums = [_abs_cosines(_Products.apply(*same)) for same in by_heads.values()]
+        by_size.setdefault(saliency.shape[:2], []).append(saliency)
+    sums = [_abs_cosines(_Products.apply(*same)) for same in by_size.values()]
     return torch.stack(sums).sum() / len(saliencies)
 
 
@@ -87,7 +87,8 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *saliencies):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(*saliencies)
-        return torch.stack([g @ g.mT for g in saliencies])
+        with torch.autocast(saliencies[0].device.type, enabled=False):  # lengths need float32, and so does the way back
+            return torch.stack([g @ g.mT for g in saliencies])
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]

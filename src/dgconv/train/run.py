@@ -19,7 +19,7 @@ from ..models.storage import save_weights, snapshot
 from ..ops.overlap import overlapping
 from .checkpoint import Checkpoint, Position, save_checkpoint
 from .diagnose import Diverged, first_bad_layer
-from .distributed import rank, sum_over_ranks, synchronize_batch_norm, world_size
+from .distributed import any_rank, rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
 from .graphs import CapturedCall
 from .logs import RunLog
@@ -29,7 +29,7 @@ from .method import TrainingMethod
 from .metrics import EVALUATING, EpochEnd, EpochMetrics, Evaluating
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
-from .run_state import restore, take_checkpoint, write_epoch
+from .run_state import refuse_other_recipe, restore, take_checkpoint, write_epoch
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
 from .threshold import GlobalThreshold, macs_per_saliency
 from .writer import BackgroundWriter
@@ -50,8 +50,7 @@ class Run:
         resume_from: Checkpoint | None = None,
         side_by_side: int = 1,
     ) -> None:
-        if recipe.batch_size % world_size():
-            raise UserError(f"batch size {recipe.batch_size} must be a multiple of the {world_size()} processes")
+        _refuse_uneven_shares(recipe)
         self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
         torch.manual_seed(recipe.seed)
         self.model = recipe.build_model(len(data.classes)).to(device)
@@ -107,6 +106,7 @@ class Run:
             yield from self._epoch()
         self.writer.wait()
         self.model.eval()
+        self.model.zero_grad(set_to_none=True)  # on a GPU they lie in the memory of the graph, and would hold it
 
     def _epoch(self) -> Iterator[EpochMetrics | Evaluating | None]:
         position, recipe = self.position, self.recipe
@@ -276,8 +276,8 @@ class Run:
         return float(self.sums[0]) / max(1, self.position.seen // world_size())
 
     def check_finite(self) -> None:
-        """Stop a run whose loss is no number any more. Waits for the device."""
-        if not bool(self.sums.isfinite().all()):
+        """Stop a run whose loss is no number any more, on any rank; all must ask. Waits for the device."""
+        if any_rank(not bool(self.sums.isfinite().all()), self.device):
             raise self._diverged()
 
     def _diverged(self) -> Diverged:
@@ -298,9 +298,17 @@ class Run:
             self.writer.submit(lambda: save_checkpoint(self.folder, checkpoint))
 
 
-def refuse_mistakes(recipe: Recipe, data: Data) -> None:
+def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Checkpoint | None) -> None:
     """What :class:`Run` would refuse, without beginning one."""
+    _refuse_uneven_shares(recipe)
+    if resume_from:
+        refuse_other_recipe(resume_from, recipe, folder)
     model = recipe.build_model(len(data.classes))
     make_optimizer(model, recipe, torch.device("cpu"), steps=1)
     if recipe.mac_budget is not None:
         MacBudget(model, recipe.mac_budget, recipe.ramp_end)
+
+
+def _refuse_uneven_shares(recipe: Recipe) -> None:
+    if recipe.batch_size % world_size():
+        raise UserError(f"batch size {recipe.batch_size} must be a multiple of the {world_size()} processes")

@@ -1,6 +1,7 @@
 """The state of a run: taken at any moment, written for good, and put back to go on exactly."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,6 +19,7 @@ from .checkpoint import (
 )  # fmt: skip
 from .distributed import gather_over_ranks, rank, sum_over_ranks, world_size
 from .optimizer import momenta
+from .recipe import Recipe
 
 if TYPE_CHECKING:
     from .run import Run
@@ -58,11 +60,15 @@ def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
     save_checkpoint(run.folder, checkpoint)
 
 
+def refuse_other_recipe(checkpoint: Checkpoint, recipe: Recipe, folder: Path) -> None:
+    differences = recipe_differences(checkpoint.recipe, recipe.to_dict())
+    if differences:
+        raise UserError(f"the checkpoint in {folder} is from another recipe: {'; '.join(differences)}")
+
+
 def restore(run: "Run", checkpoint: Checkpoint) -> None:
     """Every rank takes its share."""
-    differences = recipe_differences(checkpoint.recipe, run.recipe.to_dict())
-    if differences:
-        raise UserError(f"the checkpoint in {run.folder} is from another recipe: {'; '.join(differences)}")
+    refuse_other_recipe(checkpoint, run.recipe, run.folder)
     run.model.load_state_dict(checkpoint.part("model"))
     with torch.no_grad():
         for name, momentum in momenta(run.model, run.optimizer).items():

@@ -77,18 +77,16 @@ class Queue:
             count += 1
             now = time.monotonic()
             look = now - looked > LOOK_EVERY
+            # The clocks of ranks differ, but all must drop a network that diverged at the same step.
+            check = look if world_size() == 1 else count % AGREE_EVERY == 0
             minutes = min(one.run.recipe.checkpoint_minutes for one in self.under_way.values())
             save = _agree(now - saved > 60 * minutes, count, self.device)
-            evaluating = [number for number in list(self.under_way) if self._step(number, look, save)]
+            evaluating = [number for number in list(self.under_way) if self._step(number, look, check, save)]
             for number in evaluating:
-                one = self.under_way[number]
-                with _on(one.stream):
-                    metrics = next(one.steps)
-                    assert isinstance(metrics, EpochMetrics)
-                    self.watcher.epoch(number, metrics)
+                self._finish_epoch(number)
             saved, looked = (now if save else saved), (now if look else looked)
             if (self.under_way or self.waiting) and _agree(stop.is_made, count, self.device):
-                save_for_good([one.run for one in self.under_way.values()])
+                self._save()
                 return True
         return False
 
@@ -105,21 +103,21 @@ class Queue:
             self.watcher.start(number, run.recipe.title, run.steps_per_epoch * run.recipe.epochs, run.steps_done)
         return bool(self.under_way)
 
-    def _step(self, number: int, look: bool, save: bool) -> bool:
+    def _step(self, number: int, look: bool, check: bool, save: bool) -> bool:
         """The next step of one. True if it has begun to evaluate instead."""
         one = self.under_way[number]
         run = one.run
         with _on(one.stream):
             try:
                 metrics = next(one.steps)
-                if look and metrics is None:
+                if check and metrics is None:
                     run.check_finite()
             except StopIteration:
                 self.results[number] = Result(run.model, run.data, run.evaluation, run.folder)
                 del self.under_way[number]
                 return False
             except Diverged as error:  # the others go on
-                self.diverged.append(error)
+                self.diverged.append(Diverged(str(error)))  # as it is, its traceback would hold the run's memory
                 del self.under_way[number]
                 return False
             if not one.is_started and run.first_step_seconds is not None:
@@ -136,6 +134,18 @@ class Queue:
                 self.watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
         return False
 
+    def _finish_epoch(self, number: int) -> None:
+        one = self.under_way[number]
+        with _on(one.stream):
+            metrics = next(one.steps)
+            assert isinstance(metrics, EpochMetrics)
+            self.watcher.epoch(number, metrics)
+
+    def _save(self) -> None:
+        for one in self.under_way.values():
+            with _on(one.stream):  # after the steps that are queued there
+                save_for_good(one.run)
+
 
 @dataclass
 class _UnderWay:
@@ -149,13 +159,11 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
     return torch.cuda.stream(stream) if stream else nullcontext()
 
 
-def save_for_good(runs: list[Run]) -> None:
+def save_for_good(run: Run) -> None:
     """For good: what is on the disk then is whole, and no rank leaves before."""
-    for run in runs:
-        run.save()
-        run.writer.wait()
-    if runs:
-        wait_for_ranks(runs[0].device)
+    run.save()
+    run.writer.wait()
+    wait_for_ranks(run.device)
 
 
 def _agree(wanted: bool, count: int, device: torch.device) -> bool:
