@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,14 @@ def main() -> None:
     """Ctrl-C during the imports ends the process at once: thrown into the middle of one, it fails in odd ways."""
     args = sys.argv[1:]
     if args == ["--version"]:
-        print("dgconv", version("dgconv"))
+        with reader_may_leave():
+            print("dgconv", version("dgconv"))
         return
     is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and not ignored, as by nohup
     if is_pythons:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if not _needs_options(args):
-        with reader_may_leave():  # and exits
+        with suppress(OSError), reader_may_leave():  # and exits; on a full disk the package tells it in words
             run_command({name: _without_options(*place) for name, place in COMMANDS.items()}, args)
     from dgconv.cli import main as run
 
@@ -66,8 +67,10 @@ def run_command(commands: dict[str, Callable[..., Any]], args: Sequence[str]) ->
 def reader_may_leave() -> Iterator[None]:
     """Around what prints: a reader that has seen enough, as 'head' does, is no error with a traceback."""
     try:
-        yield
-        sys.stdout.flush()
+        try:
+            yield
+        finally:  # help exits
+            sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be written
         sys.exit(1)

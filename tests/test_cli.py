@@ -296,6 +296,30 @@ def test_version_takes_no_time():
     assert without_torch("--version") == (0, f"dgconv {__version__}\n")
 
 
+@pytest.mark.parametrize("args", [["--version"], ["--help"], ["macs", "--help"], ["models"]], ids=" ".join)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_is_no_error_with_a_traceback(args, unbuffered):
+    command = [sys.executable, "-c", "import dgconv_command; dgconv_command.main()", *args]
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with open(writing, "w") as pipe:
+        done = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no full device")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_onto_a_full_disk(unbuffered):
+    command = [sys.executable, "-c", "import dgconv_command; dgconv_command.main()", "--help"]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment, timeout=60)
+    assert done.returncode == 2
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 WITHOUT_A_COMMAND = [["--help"], ["-h"], [], ["trian"], ["trian", "digits"], ["--versoin"]]
 OF_A_COMMAND = [["import_authors", "-h"], ["--stem", "import-authors", "a", "b"], ["--tyro-print-completion", "bash"]]
 
