@@ -78,7 +78,7 @@ def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
     batch, channels, outputs, heads, pixels = 64, 144, 64, 4, 256
     x, grad = torch.empty(batch, channels, pixels, dtype=dtype), torch.empty(batch, outputs, pixels, dtype=dtype)
     weight, pooled = torch.empty(outputs, channels), torch.empty(batch, channels)
-    gate, width = modules["saliency_gate"], 9
+    gate, back, width = modules["saliency_gate"], modules["saliency_gate_backward"], 9
     keep, threshold = torch.tensor(36), torch.tensor(0.5)
     gate.pool(x[..., None])
     for size in (800, channels):  # a wide layer, and a narrow one
@@ -90,7 +90,7 @@ def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
                 means, *generator, keep, limit, signed, filters, dtype
             )
             gate.forward(means, *generator, keep, limit, signed)
-            gate.backward(gates, saliency, saliency, kept, hidden, means, *generator[:2], signed)
+            back.backward(gates, saliency, saliency, kept, hidden, means, *generator[:2], signed)
     pointwise = modules["pointwise"]
     pointwise.forward(x, folded)
     pointwise.backward(grad, x, weight, gates, folded, pooled)

@@ -20,7 +20,7 @@ from triton.runtime import interpreter  # noqa: E402
 from dgconv.layers.gate import GlobalGate, HeadGate  # noqa: E402
 from dgconv.layers.saliency import SaliencyGenerator  # noqa: E402
 from dgconv.ops import dynamic_group_conv2d_reference  # noqa: E402
-from dgconv.ops.triton import pointwise, saliency_gate  # noqa: E402
+from dgconv.ops.triton import pointwise, saliency_gate, saliency_gate_backward  # noqa: E402
 
 TOLERANCE = {torch.float32: 1e-5 if DEVICE == "cpu" else 3e-3, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
@@ -51,7 +51,7 @@ def run_kernels(generator, gate, x, on_gates, on_saliency):
     threshold = gate.threshold if is_global else None
     saliency, gates, hidden, kept = saliency_gate.forward(pooled, *parameters, keep, threshold, generator.signed)
     torch.testing.assert_close(kept, gate.mask(saliency))
-    grads = saliency_gate.backward(
+    grads = saliency_gate_backward.backward(
         on_gates, on_saliency, saliency, kept, hidden, pooled, *parameters[:2], generator.signed
     )
     return [pooled, saliency, gates, *grads]
@@ -102,15 +102,15 @@ def test_gate_equals_modules(batch, channels, heads, size, squeeze, signed):
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_gate_of_several_images_a_program(signed, monkeypatch):
-    monkeypatch.setattr(saliency_gate, "PROGRAMS", 4)
-    assert saliency_gate._tile(6, 2, 100, 50)[0] == 4
+    monkeypatch.setattr(saliency_gate_backward, "PROGRAMS", 4)
+    assert saliency_gate_backward._tile(6, 2, 100, 50)[0] == 4
     generator, gate = make_generator(100, 2, signed, squeeze=2), HeadGate(100, 0.5, device=DEVICE)
     check_gate(generator, gate, torch.randn(6, 100, 1, 1, device=DEVICE))
 
 
 def test_gate_of_a_wide_layer(monkeypatch):
     """Several blocks of channels, of hidden units and of images."""
-    monkeypatch.setattr(saliency_gate, "TILE", 2048)
+    monkeypatch.setattr(saliency_gate_backward, "TILE", 2048)
     check_gate(
         make_generator(150, 1, squeeze=3), HeadGate(150, 0.9, device=DEVICE), torch.randn(35, 150, 1, 1).to(DEVICE)
     )
@@ -186,7 +186,7 @@ def test_pool(shape, dtype):
 
 def test_hidden_layer_too_wide():
     with pytest.raises(ValueError, match="256"):
-        saliency_gate._tile(1, 1, 300, 257)
+        saliency_gate_backward._tile(1, 1, 300, 257)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

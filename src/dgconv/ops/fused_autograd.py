@@ -129,7 +129,7 @@ class SaliencyGate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_saliency, grad_gates, _):  # type: ignore[no-untyped-def]
-        from .triton import saliency_gate as kernels
+        from .triton import saliency_gate_backward as kernels
 
         return *kernels.backward(grad_gates, grad_saliency, *ctx.saved_tensors, ctx.signed), None, None
 
@@ -158,7 +158,7 @@ class DynamicPointwise(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, grad_saliency, _):  # type: ignore[no-untyped-def]
         from .triton import pointwise
-        from .triton import saliency_gate as gate
+        from .triton import saliency_gate_backward as gate
 
         x, weight, gates, folded, bias, *generator = ctx.saved_tensors
         grad, flat = grad.contiguous().flatten(2), weight.flatten(1)
@@ -194,7 +194,7 @@ class DynamicByHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad, grad_saliency, _):  # type: ignore[no-untyped-def]
         from .triton import head_copies
-        from .triton import saliency_gate as gate
+        from .triton import saliency_gate_backward as gate
 
         x, weight, gates, *generator = ctx.saved_tensors
         heads = gates.shape[1]
