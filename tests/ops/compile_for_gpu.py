@@ -74,7 +74,7 @@ def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
         norm = modules["batch_norm_relu"]
         norm.forward(x, vector, vector, vector, vector, 0.1, 1e-5)
         norm.forward_eval(x, vector, vector, vector, vector, 1e-5)
-        norm.backward(x, x, vector, vector, vector, vector, x)
+        modules["batch_norm_relu_backward"].backward(x, x, vector, vector, vector, vector, x)
     batch, channels, outputs, heads, pixels = 64, 144, 64, 4, 256
     x, grad = torch.empty(batch, channels, pixels, dtype=dtype), torch.empty(batch, outputs, pixels, dtype=dtype)
     weight, pooled = torch.empty(outputs, channels), torch.empty(batch, channels)

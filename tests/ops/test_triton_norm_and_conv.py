@@ -19,7 +19,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
-from dgconv.ops.triton import batch_norm_relu, grouped_conv3x3  # noqa: E402
+from dgconv.ops.triton import batch_norm_relu, batch_norm_relu_backward, grouped_conv3x3  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     DEVICE == "cpu" and not isinstance(tl.sum, interpreter.InterpretedFunction),
@@ -77,7 +77,7 @@ def test_batch_norm_relu_matches_torch(launches, shape, dtype):
     expected.backward(dy.double())
 
     y, mean, invstd, _ = norm.forward(x)
-    dx, dweight, dbias = batch_norm_relu.backward(dy, x, norm.weight, norm.bias, mean, invstd)
+    dx, dweight, dbias = batch_norm_relu_backward.backward(dy, x, norm.weight, norm.bias, mean, invstd)
 
     tolerance = TOLERANCE[dtype]
     assert y.dtype == dx.dtype == dtype
@@ -98,7 +98,7 @@ def test_images_may_lie_apart(launches, dtype):
         torch.manual_seed(1)
         norm = Norm(4)
         y, mean, invstd, _ = norm.forward(x)
-        results.append([y, mean, *batch_norm_relu.backward(dy, x, norm.weight, norm.bias, mean, invstd)])
+        results.append([y, mean, *batch_norm_relu_backward.backward(dy, x, norm.weight, norm.bias, mean, invstd)])
     assert all(torch.equal(apart, together) for apart, together in zip(*results, strict=True))
 
 
@@ -168,7 +168,7 @@ def test_batch_norm_relu_rejects_what_it_cannot_take():
         norm.forward(draw(2, 3, 4, 4))
     x = draw(2, 2, 4, 4)
     with pytest.raises(ValueError, match="dy must be"):
-        batch_norm_relu.backward(x[:1], x, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        batch_norm_relu_backward.backward(x[:1], x, norm.weight, norm.bias, norm.running_mean, norm.running_var)
 
 
 CONVOLUTIONS = [  # batch, groups, channels in and out of a group, height, width

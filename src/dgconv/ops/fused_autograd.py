@@ -35,7 +35,7 @@ class BatchNormReLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad, grad_input, _):  # type: ignore[no-untyped-def]
-        from .triton import batch_norm_relu as kernels
+        from .triton import batch_norm_relu_backward as kernels
 
         grad_input = None if grad_input is None else _in_one_piece(grad_input)
         return *kernels.backward(grad.contiguous(), *ctx.saved_tensors, grad_input), None, None, None, None
