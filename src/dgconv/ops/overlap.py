@@ -12,10 +12,10 @@ from torch import Tensor
 
 
 class _Side:
-    """The second stream of a device."""
+    """A second stream of a device, of the priority of the first: that one waits for it."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device)
+    def __init__(self, device: torch.device, priority: int) -> None:
+        self.stream = torch.cuda.Stream(device, priority=priority)
         self.done: torch.cuda.Event | None = None  # the last piece of work
         self.read: tuple[Tensor, ...] = ()  # by it: their memory must not be given to others yet
         self.found: list[tuple[Tensor, Tensor]] = []  # parameters and their gradients
@@ -42,7 +42,7 @@ class _Side:
         self.found = []
 
 
-_sides: dict[torch.device, _Side] = {}
+_sides: dict[tuple[torch.device, int], _Side] = {}
 _active: _Side | None = None  # global, because autograd goes back in a thread of its own
 
 
@@ -53,7 +53,8 @@ def overlapping(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    _active = _sides.setdefault(device, _Side(device))
+    place = device, torch.cuda.current_stream(device).priority
+    _active = _sides.setdefault(place, _Side(*place))
     try:
         yield
         _active.hand_out()

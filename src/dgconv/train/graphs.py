@@ -36,7 +36,8 @@ class CapturedCall:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        capturing = torch.cuda.Stream(priority=torch.cuda.current_stream().priority)  # its kernels keep the priority
+        with torch.cuda.graph(self.graph, stream=capturing):
             self.result = function(*self.inputs)
         _put_back(changes, kept)
         torch.cuda.set_rng_state(random_state)

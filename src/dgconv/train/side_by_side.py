@@ -1,10 +1,15 @@
-"""Several networks trained at a time, a step of each in turn, so that each fills the gaps of the others on a GPU."""
+"""Several networks trained at a time, so that on a GPU each fills the gaps of the others.
+
+There each has a stream of its own and goes at its own pace: whichever has few steps queued gets the next one, and the
+host never waits for one of them while others could go on. Where the device must choose, those that began first go
+first: else a long one would be left alone at the end. On a CPU, and where ranks must keep step, all take turns.
+"""
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +26,8 @@ from .stop import StopRequest
 
 LOOK_EVERY = 0.5  # seconds between looks at the loss, which wait for the device
 AGREE_EVERY = 50  # steps after which ranks agree whether to save, or to stop
+AHEAD = 8  # steps of a network queued on its stream: enough for the host to see to the others meanwhile
+NAP = 1e-4  # seconds, when all streams have enough to do
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class Queue:
         self.diverged: list[Diverged] = []
 
     def drive(self, stop: StopRequest) -> bool:
-        """A step of each in turn, until all are done, or have diverged. True if it was stopped, and all are saved."""
+        """Until all are done, or have diverged. True if it was stopped, and all are saved."""
         saved = looked = time.monotonic()
         count = 0
         while self._fill():
@@ -81,10 +88,9 @@ class Queue:
             check = look if world_size() == 1 else count % AGREE_EVERY == 0
             minutes = min(one.run.recipe.checkpoint_minutes for one in self.under_way.values())
             save = _agree(now - saved > 60 * minutes, count, self.device)
-            evaluating = [number for number in list(self.under_way) if self._step(number, look, check, save)]
-            for number in evaluating:
-                self._finish_epoch(number)
             saved, looked = (now if save else saved), (now if look else looked)
+            if not self._step_those_ready(_Due(look, check, save)):
+                time.sleep(NAP)
             if (self.under_way or self.waiting) and _agree(stop.is_made, count, self.device):
                 self._save()
                 return True
@@ -94,7 +100,7 @@ class Queue:
         """Begins as many as there is room for. False if nothing is left to do."""
         while self.waiting and len(self.under_way) < self.at_once:
             number = self.waiting.popleft()
-            stream = torch.cuda.Stream() if self.device.type == "cuda" else None
+            stream = _stream(number) if self.device.type == "cuda" else None
             with _on(stream):
                 run = self.begin(number)
             if stream:
@@ -103,48 +109,66 @@ class Queue:
             self.watcher.start(number, run.recipe.title, run.steps_per_epoch * run.recipe.epochs, run.steps_done)
         return bool(self.under_way)
 
-    def _step(self, number: int, look: bool, check: bool, save: bool) -> bool:
-        """The next step of one. True if it has begun to evaluate instead."""
+    def _step_those_ready(self, due: "_Due") -> bool:
+        """False if there are none, because all have enough to do."""
+        ready = [number for number, one in self.under_way.items() if one.is_ready(due)]
+        for number in ready:
+            self._step(number)
+        return bool(ready)
+
+    def _step(self, number: int) -> None:
+        """What is due of one, and its next step, or what comes after the last one of an epoch."""
         one = self.under_way[number]
-        run = one.run
         with _on(one.stream):
             try:
-                metrics = next(one.steps)
-                if check and metrics is None:
-                    run.check_finite()
+                if not one.is_evaluating:  # a run cannot be saved then
+                    self._see_to(number, one)
+                self._advance(number, one)
             except StopIteration:
-                self.results[number] = Result(run.model, run.data, run.evaluation, run.folder)
+                self.results[number] = Result(one.run.model, one.run.data, one.run.evaluation, one.run.folder)
                 del self.under_way[number]
-                return False
             except Diverged as error:  # the others go on
                 self.diverged.append(Diverged(str(error)))  # as it is, its traceback would hold the run's memory
                 del self.under_way[number]
-                return False
-            if not one.is_started and run.first_step_seconds is not None:
-                one.is_started = True
-                self.watcher.first_step(number, run.first_step_seconds, run.recipe.compile)
-            if metrics is EVALUATING:
-                return True
-            if isinstance(metrics, EpochMetrics):
-                self.watcher.epoch(number, metrics)
-                return False
-            if save:
-                run.save()
-            if look:
-                self.watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
-        return False
 
-    def _finish_epoch(self, number: int) -> None:
-        one = self.under_way[number]
-        with _on(one.stream):
-            metrics = next(one.steps)
-            assert isinstance(metrics, EpochMetrics)
+    def _see_to(self, number: int, one: "_UnderWay") -> None:
+        due, one.is_due = one.is_due, _Due()
+        run = one.run
+        if due.check:
+            run.check_finite()
+        if due.save:
+            run.save()
+        if due.look and run.position.step:
+            self.watcher.step(number, run.position.epoch, run.steps_done, run.mean_loss)
+
+    def _advance(self, number: int, one: "_UnderWay") -> None:
+        metrics = next(one.steps)
+        one.has_queued()
+        one.is_evaluating = metrics is EVALUATING
+        if not one.is_started and one.run.first_step_seconds is not None:
+            one.is_started = True
+            self.watcher.first_step(number, one.run.first_step_seconds, one.run.recipe.compile)
+        if isinstance(metrics, EpochMetrics):
             self.watcher.epoch(number, metrics)
 
     def _save(self) -> None:
-        for one in self.under_way.values():
+        for number, one in self.under_way.items():
             with _on(one.stream):  # after the steps that are queued there
+                if one.is_evaluating:
+                    self._advance(number, one)
                 save_for_good(one.run)
+
+
+@dataclass(frozen=True)
+class _Due:
+    """What is to be done before a network's next step."""
+
+    look: bool = False
+    check: bool = False
+    save: bool = False
+
+    def and_also(self, other: "_Due") -> "_Due":
+        return _Due(self.look or other.look, self.check or other.check, self.save or other.save)
 
 
 @dataclass
@@ -153,6 +177,29 @@ class _UnderWay:
     steps: Iterator[EpochMetrics | Evaluating | None]
     stream: torch.cuda.Stream | None
     is_started: bool = False
+    is_evaluating: bool = False
+    is_due: _Due = _Due()
+    queued: deque[torch.cuda.Event] = field(default_factory=deque)  # of the steps that the device has still to do
+
+    def has_queued(self) -> None:
+        if self.stream:
+            self.queued.append(self.stream.record_event())
+
+    def is_ready(self, due: _Due) -> bool:
+        """Whether it can be advanced. What reads results must find them done, or it would wait for the device."""
+        self.is_due = self.is_due.and_also(due)
+        if world_size() > 1:
+            return True  # all ranks must take the same turns
+        while self.queued and self.queued[0].query():
+            self.queued.popleft()
+        is_read = self.is_evaluating or self.is_due != _Due() or self.run.position.step == self.run.steps_per_epoch
+        return len(self.queued) < (1 if is_read else AHEAD)
+
+
+def _stream(number: int) -> torch.cuda.Stream:
+    """The lower the number, the higher its priority, as far as the device has priorities."""
+    lowest, highest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]  # static, unlike its stub
+    return torch.cuda.Stream(priority=min(lowest, highest + number))
 
 
 def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
