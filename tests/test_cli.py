@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from processes import start_dgconv
 
 import dgconv_command
 from dgconv import __version__
@@ -101,14 +102,33 @@ def test_seeds_and_folders(tmp_path):
     request = parse_train(["digits", "digits", "--seeds", "3", "4"])
     assert [(recipe.name, recipe.seed) for recipe in request.runs] == [("digits", 3), ("digits", 4)] * 2
     (tmp_path / "digits-seed4-1").mkdir()
-    folders = [folder.name for _, folder in run_folders(request, tmp_path)]
-    assert folders == ["digits-seed3-1", "digits-seed4-2", "digits-seed3-2", "digits-seed4-3"]
-    [(_, folder)] = run_folders(parse_train(["--model", "resnet20_dgc", "--data", "cifar10"]), tmp_path)
-    assert folder.name == "resnet20_dgc-cifar10-1", "no longer the recipe of that name"
-    [(_, folder)] = run_folders(parse_train(["--out", "here"]), tmp_path)
-    assert str(folder) == "here"
+    with run_folders(request, tmp_path) as jobs:
+        folders = [folder.name for _, folder in jobs]
+        assert folders == ["digits-seed3-1", "digits-seed4-2", "digits-seed3-2", "digits-seed4-3"]
+    with run_folders(parse_train(["--model", "resnet20_dgc", "--data", "cifar10"]), tmp_path) as [(_, folder)]:
+        assert folder.name == "resnet20_dgc-cifar10-1", "no longer the recipe of that name"
+    with run_folders(parse_train(["--out", "here"]), tmp_path) as [(_, folder)]:
+        assert str(folder) == "here"
+    assert [folder.name for folder in tmp_path.iterdir()] == ["digits-seed4-1"], "what stayed empty is gone"
     with pytest.raises(UserError, match="2 are asked for"):
         parse_train(["--seeds", "0", "1", "--out", "here"])
+
+
+def test_trainings_that_choose_at_the_same_time_choose_different_folders(tmp_path):
+    request, parent = parse_train(["--seeds", "0", "1"]), tmp_path / "runs"
+    with run_folders(request, parent) as first, run_folders(request, parent) as second:
+        for _, folder in first:
+            (folder / "metrics.jsonl").touch()
+    assert [folder.name for _, folder in first] == ["digits-seed0-1", "digits-seed1-1"]
+    assert [folder.name for _, folder in second] == ["digits-seed0-2", "digits-seed1-2"]
+    assert sorted(parent.iterdir()) == [folder for _, folder in first]
+
+
+def test_two_trainings_started_at_once(tmp_path):
+    started = [start_dgconv("train", *SMALL, "--json", folder=tmp_path) for _ in range(2)]
+    ended = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended
+    assert {json.loads(out)["run"] for out, _ in ended} == {"runs/digits-1", "runs/digits-2"}
 
 
 def test_dry_run(capsys, tmp_path, monkeypatch):
@@ -195,6 +215,8 @@ def test_models(capsys):
         (["train", "--data", "cifar10"], "needs --data-dir"),
         (["train", "--data", "mnist"], "unknown data set 'mnist'"),
         (["train", "--data", "cifar10", "--data-dir", "nowhere"], "nowhere does not exist"),
+        (["train", "--heads", "3"], "3 heads, 32 output channels"),
+        (["train", "--seeds", "0", "1", "--heads", "3", "--name", "a/b"], "3 heads, 32 output channels"),
         (["train", "digits", "--data-dir", "."], "the digits are embedded. Leave --data-dir out"),
         (["train", "--dry-run", "--data-dir", "."], "the digits are embedded"),
         (["compare", "--data-dir", "."], "the digits are embedded"),

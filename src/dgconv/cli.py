@@ -40,8 +40,8 @@ def train(request: TrainRequest) -> None:
         return
     with _process_group(device) as (device, is_first):
         progress = Console(stderr=arguments.json, quiet=not is_first)
-        with TrainingDisplay(progress, [recipe.epochs for recipe in request.runs]) as display:
-            jobs = run_folders(request)
+        display = TrainingDisplay(progress, [recipe.epochs for recipe in request.runs])
+        with display, run_folders(request) as jobs:
             try:
                 results = train_all(
                     jobs,

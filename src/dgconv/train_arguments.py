@@ -1,8 +1,9 @@
 """The arguments of ``dgconv train``: recipes by name, and flags that overrule what they say."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,8 +14,10 @@ from .data.load import refuse_unused_folder
 from .errors import UserError
 from .train.checkpoint import load_checkpoint
 from .train.distributed import started_by_torchrun
+from .train.folder_lock import remove_if_empty
 from .train.recipe import Recipe, load_recipe
 from .train.stop import TimeLimit
+from .writable import check_folder
 
 DEFAULT_RECIPE = "digits"
 
@@ -82,22 +85,51 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
     return TrainRequest(arguments, recipes, runs, limit)
 
 
-def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> list[tuple[Recipe, Path]]:
-    """Each network with its run folder: the one asked for, or the first free ``runs/RECIPE[-seedS]-N``."""
+@contextmanager
+def run_folders(request: TrainRequest, parent: Path = Path("runs")) -> Iterator[list[tuple[Recipe, Path]]]:
+    """Each network with its run folder: the one asked for, or the first free ``runs/RECIPE[-seedS]-N``.
+
+    The latter are made at once, so that no other training chooses them; what is empty in the end goes again.
+    """
     if request.arguments.resume:
-        return list(zip(request.runs, request.arguments.resume, strict=True))
+        yield list(zip(request.runs, request.arguments.resume, strict=True))
+        return
     if request.arguments.out:
-        return [(request.runs[0], request.arguments.out)]
+        yield [(request.runs[0], request.arguments.out)]
+        return
     if started_by_torchrun():
         raise UserError("under torchrun name the run folder with --out, so that all processes and a restart find it")
-    chosen: dict[Path, Recipe] = {}
-    for recipe in request.runs:
-        name = f"{recipe.run_name}-seed{recipe.seed}" if request.arguments.seeds else recipe.run_name
-        number = 1
-        while (folder := parent / f"{name}-{number}").exists() or folder in chosen:
-            number += 1
-        chosen[folder] = recipe
-    return [(recipe, folder) for folder, recipe in chosen.items()]
+    chosen = []
+    with ExitStack() as made:
+        for recipe in request.runs:
+            name = f"{recipe.run_name}-seed{recipe.seed}" if request.arguments.seeds else recipe.run_name
+            chosen.append((recipe, made.enter_context(_new_folder(parent, name))))
+        yield chosen
+
+
+@contextmanager
+def _new_folder(parent: Path, name: str) -> Iterator[Path]:
+    parent, name = (parent / name).parent, (parent / name).name  # a recipe may be called a/b
+    check_folder(parent)
+    missing = [place for place in (parent, *parent.parents) if not place.exists()]
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = next(folder for number in count(1) if _make(folder := parent / f"{name}-{number}"))
+    try:
+        yield folder
+    finally:
+        remove_if_empty(folder)
+        with suppress(OSError):
+            for place in missing:
+                place.rmdir()
+
+
+def _make(folder: Path) -> bool:
+    """False if it is there, perhaps since a moment ago."""
+    try:
+        folder.mkdir(parents=True)  # another training may just have removed an empty runs/
+    except FileExistsError:
+        return False
+    return True
 
 
 def _check(arguments: TrainArguments) -> None:

@@ -1,6 +1,5 @@
 """Trains networks, one or several, until they are done or told to stop, and loses nothing."""
 
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +14,7 @@ from ..writable import check_folder
 from .checkpoint import CHECKPOINT, Checkpoint, disk_trouble, load_checkpoint
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank
-from .folder_lock import content_of, locked
+from .folder_lock import content_of, locked, remove_if_empty
 from .recipe import Recipe
 from .run import Run, refuse_mistakes
 from .side_by_side import Queue, Result, Silent, Watcher, save_for_good
@@ -132,8 +131,7 @@ def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Itera
             yield
         except UserError:
             for folder in new:
-                if not content_of(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
+                remove_if_empty(folder)
             raise
 
 
