@@ -90,7 +90,8 @@ def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
         pattern: Shell pattern, such as 'cifar10_*'.
         json: Print JSON instead of a table.
     """
-    from .analysis.plan import compare, count_cost, look_at_data
+    from .analysis.kept_costs import cost_of
+    from .analysis.plan import compare
     from .display import print_recipes
 
     if not list_recipes(pattern):
@@ -98,7 +99,7 @@ def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
     rows = []
     for name in list_recipes(pattern):
         recipe, reported = load_recipe(name), reported_of(name)
-        cost = count_cost(recipe, look_at_data(recipe))
+        cost = cost_of(recipe)
         rows.append((recipe, reported, cost, compare(cost, reported)))
     listing = [
         {

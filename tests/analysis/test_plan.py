@@ -1,13 +1,14 @@
 """The plan of a training: every recipe has one, and it fits the paper."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from PIL import Image
 from torch import nn
 
+from dgconv.analysis.kept_costs import cost_of, describe_network, kept_costs
 from dgconv.analysis.plan import (
     compare,
     count_cost,
@@ -42,6 +43,8 @@ def test_every_recipe_passes_a_dry_run_and_its_macs_match_the_paper(name, capsys
     is_dense = "_" not in recipe.model
     for convention, macs in plan["cost"]["macs"].items():
         assert (macs == plan["cost"]["dense_macs"][convention]) == is_dense
+    kept = kept_costs().get(describe_network(recipe, look_at_data(recipe)))
+    assert (kept and asdict(kept)) == plan["cost"], "write them anew: python -m dgconv.analysis.kept_costs"
 
     assert plan["reported"] == (reported and asdict(reported))
     if reported is None or (reported.macs is None and reported.saving is None):
@@ -116,6 +119,17 @@ def test_reported_figures_go_with_the_unchanged_network():
     assert reported_for(Recipe(**values | {"epochs": 3, "data_dir": "there"})).error == 5.83
     assert reported_for(Recipe(**values | {"pruning_rate": 0.5})) is None
     assert reported_for(Recipe(**values | {"name": ""})) is None
+
+
+def test_a_network_that_no_recipe_has_is_counted():
+    recipe = replace(load_recipe("digits"), stages=(1, 1), growth=(4, 8))
+    assert cost_of(recipe) == count_cost(recipe, look_at_data(recipe))
+    assert cost_of(recipe) != cost_of(load_recipe("digits"))
+
+
+def test_no_cost_is_kept_of_networks_that_are_gone():
+    recipes = map(load_recipe, list_recipes())
+    assert set(kept_costs()) == {describe_network(recipe, look_at_data(recipe)) for recipe in recipes}
 
 
 def test_compares_by_the_closer_convention():
