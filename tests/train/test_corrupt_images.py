@@ -99,6 +99,7 @@ def test_the_command_line_says_which_and_how_many(photos, tmp_path):
     assert code == 2
     assert "--skip-corrupt-images" in told
     assert "Traceback" not in told
+    assert not (tmp_path / "stopped").exists(), "nothing is in the way of the next attempt"
     code, shown, told = run_dgconv("train", *options, "--out", "run", "--skip-corrupt-images", folder=tmp_path)
     assert code == 0, told
     assert told.count("image skipped: cannot read the image in") == 3

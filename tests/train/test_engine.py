@@ -91,11 +91,11 @@ def test_a_time_limit_leaves_all_networks_to_be_resumed(tmp_path):
         assert torch.equal(tensor, results[1].model.state_dict()[name])
 
     class Late(TimeLimit):
-        is_over = property(lambda self: (tmp_path / "late" / "tensorboard").exists())
+        is_over = property(lambda self: "1 begins" in notes.told)
 
-    late = [jobs[0], (recipes[1], tmp_path / "late")]
+    notes, late = Notes(), [jobs[0], (recipes[1], tmp_path / "late")]
     with pytest.raises(Stopped, match=r"(?s)--resume .*/late\n.*diverged") as stopped:
-        train_all(late, time_limit=Late(1.0))
+        train_all(late, watcher=notes, time_limit=Late(1.0))
     assert stopped.value.exit_status == 2
 
 

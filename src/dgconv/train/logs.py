@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,20 @@ class RunLog:
     """One line an epoch. A resumed run drops the lines its checkpoint does not know of and goes on behind the rest."""
 
     def __init__(self, folder: Path, epochs_done: int = 0) -> None:
-        self.path = folder / METRICS
+        self.folder, self.path, self.epochs_done = folder, folder / METRICS, epochs_done
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         if lines[epochs_done:]:
             write_atomically(self.path, "".join(f"{line}\n" for line in lines[:epochs_done]).encode())
-        self.board = _open_board(folder, epochs_done)
+
+    @cached_property
+    def board(self) -> Any:
+        """Opened with the first epoch: a training that ends before leaves an empty folder, which can be used again."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        purge = self.epochs_done + 1 if self.epochs_done else None
+        return SummaryWriter(str(self.folder / "tensorboard"), purge_step=purge)
 
     def write(self, metrics: dict[str, Any]) -> None:
         metrics = {name: None if _is_odd(value) else value for name, value in metrics.items()}
@@ -52,11 +62,3 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
     if not isinstance(metrics, dict):
         raise UserError(f"{where} is {line[:40]!r}; expected the metrics of an epoch. Remove the line")
     return metrics
-
-
-def _open_board(folder: Path, epochs_done: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=epochs_done + 1 if epochs_done else None)
