@@ -1,5 +1,8 @@
 """The operation against its definition: outputs and gradients, over shapes, layouts and precisions."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -150,6 +153,25 @@ def test_registration(args, kernel, channels_last):
     out = torch.ops.dgconv.dynamic_group_conv2d(x, weight, gates, *args).detach()
     tensors = [t.detach() for t in (x, weight, gates)]
     torch.library.opcheck(torch.ops.dgconv.dynamic_group_conv2d_backward.default, (out, *tensors, *args))
+
+
+def test_second_derivatives_are_refused_and_come_from_torch_func():
+    x, weight, gates = make_inputs()
+    (grad,) = torch.autograd.grad((dynamic_group_conv2d(x, weight, gates) ** 2).sum(), x, create_graph=True)
+    with pytest.raises(UserError, match="first derivatives only; for second ones"):
+        torch.autograd.grad(grad.sum(), x)
+    second = torch.func.hessian(lambda gates: (dynamic_group_conv2d(x, weight, gates) ** 2).sum())(gates)
+    assert second.shape == 2 * gates.shape
+    assert second.any()
+
+
+def test_runs_without_importing_the_compiler_which_takes_a_second():
+    probe = """import sys, torch, dgconv
+layer, x = dgconv.DynamicGroupConv2d(8, 8, 3), torch.randn(2, 8, 5, 5)
+layer(x).sum().backward()
+layer.eval()(x)
+assert "torch._dynamo" not in sys.modules"""
+    subprocess.run([sys.executable, "-c", probe], check=True)
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

@@ -39,59 +39,55 @@ def dynamic_group_conv2d(
     return form(x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
 
 
-@torch.library.custom_op("dgconv::dynamic_group_conv2d", mutates_args=())
-def _forward(
-    x: Tensor, weight: Tensor, gates: Tensor, stride: list[int], padding: list[int], dilation: list[int]
-) -> Tensor:
-    return training.forward(x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
+# ``torch.library.custom_op`` would do the same, but its first call imports torch's compiler: a second of every process.
+_OP, _BACKWARD = "dgconv::dynamic_group_conv2d", "dgconv::dynamic_group_conv2d_backward"
+_INPUTS = "Tensor x, Tensor weight, Tensor gates, SymInt[] stride, SymInt[] padding, SymInt[] dilation"
+torch.library.define(_OP, f"({_INPUTS}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
+torch.library.define(
+    _BACKWARD, f"(Tensor grad, {_INPUTS}) -> (Tensor, Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag
+)
 
 
-@_forward.register_fake
-def _(x: Tensor, weight: Tensor, gates: Tensor, stride: list[int], padding: list[int], dilation: list[int]) -> Tensor:
-    size = training.output_size(x, weight, _pair(stride), _pair(padding), _pair(dilation))
+@torch.library.impl(_OP, "default")
+def _forward(x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]) -> Tensor:
+    return training.forward(x, weight, gates, *map(_pair, geometry))
+
+
+@torch.library.register_fake(_OP)
+def _(x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]) -> Tensor:
+    size = training.output_size(x, weight, *map(_pair, geometry))
     return empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
 
 
-@torch.library.custom_op("dgconv::dynamic_group_conv2d_backward", mutates_args=())
+@torch.library.impl(_BACKWARD, "default")
 def _backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    gates: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
+    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return training.backward(grad, x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
+    return training.backward(grad, x, weight, gates, *map(_pair, geometry))
 
 
-@_backward.register_fake
-def _(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    gates: Tensor,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.register_fake(_BACKWARD)
+def _(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     grad_x = empty_like_layout(x, x.shape)
     return grad_x, weight.new_empty(weight.shape), gates.new_empty(gates.shape)
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    x, weight, gates, ctx.stride, ctx.padding, ctx.dilation = inputs
+    x, weight, gates, *ctx.geometry = inputs
     ctx.save_for_backward(x, weight, gates)
 
 
 def _differentiate(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
-    grads = torch.ops.dgconv.dynamic_group_conv2d_backward(
-        grad, *ctx.saved_tensors, ctx.stride, ctx.padding, ctx.dilation
-    )
+    grads = torch.ops.dgconv.dynamic_group_conv2d_backward(grad, *ctx.saved_tensors, *ctx.geometry)
     return *grads, None, None, None
 
 
-_forward.register_autograd(_differentiate, setup_context=_save)
+def _refuse(ctx, *grads: Tensor) -> None:  # type: ignore[no-untyped-def]
+    raise UserError("dynamic_group_conv2d has first derivatives only; for second ones use torch.func, such as hessian")
+
+
+torch.library.register_autograd(_OP, _differentiate, setup_context=_save)
+torch.library.register_autograd(_BACKWARD, _refuse)
 
 
 def _pair(value: Size2) -> tuple[int, int]:
