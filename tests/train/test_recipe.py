@@ -13,10 +13,11 @@ RATES = {"_rate33": 1 / 3, "_rate50": 1 / 2, "": 3 / 4, "_rate83": 5 / 6, "_rate
 CONDENSENET50 = [
     *(f"_dgc{rate}" for rate in RATES), "_dgcg", "_sgc", "_sgc_groups2", "_lgc", "_lgc_condensation2", "",
 ]  # fmt: skip
+HEADS = ["heads1", "heads2", "heads8", "heads16", "rate33_heads8"]
 EXPECTED = [
     *(f"{data}_condensenet50{method}" for data in ("cifar10", "cifar100") for method in CONDENSENET50),
-    *(f"cifar10_condensenet50_dgc_heads{heads}" for heads in (1, 2, 8)),
-    *(f"cifar10_condensenet50{method}_cutout" for method in ("", "_dgc_rate33")),
+    *(f"cifar10_condensenet50_dgc_{heads}" for heads in HEADS),
+    *(f"cifar10_condensenet{method}_cutout" for method in ("50", "50_dgc_rate33", "86_dgc")),
     *(f"{data}_condensenet86_{method}" for data in ("cifar10", "cifar100") for method in ("dgc", "dgcg")),
     *(f"cifar10_mobilenetv2_dgc_{number}" for number in (1, 2, 3)),
     *(f"imagenet_resnet18{method}" for method in ("", "_dgc", "_dgcg")),
@@ -28,7 +29,7 @@ EXPECTED = [
 
 def test_every_row_of_the_paper_has_a_recipe():
     assert sorted(list_recipes()) == sorted(EXPECTED)
-    assert list_recipes("*_heads*") == [f"cifar10_condensenet50_dgc_heads{heads}" for heads in (1, 2, 8)]
+    assert sorted(list_recipes("*_heads*")) == sorted(f"cifar10_condensenet50_dgc_{heads}" for heads in HEADS)
     assert list_recipes("nothing*") == []
 
 
@@ -66,10 +67,11 @@ def test_trains_as_the_paper_says(name):
     assert recipe.learning_rate == (0.05 if is_mobile else 0.1)
     assert (recipe.momentum, recipe.weight_decay, recipe.lasso_weight) == (0.9, 1e-4, 1e-5)
     assert recipe.cutout == (16 if name.endswith("_cutout") else 0)
+    heads = re.search(r"_heads(\d+)", name)
+    assert recipe.heads == (int(heads[1]) if heads else None)
     if "_dgc" in name:
         fitted = 0.55 if on_imagenet else 0.65
-        rate = name.removeprefix(f"{recipe.data}_condensenet50_dgc").removesuffix("_cutout")
-        expected = RATES.get(rate, 0.75)
+        expected = next((rate for word, rate in RATES.items() if word and word in name), 0.75)
         assert recipe.pruning_rate == (0.55 if "resnet18" in name else fitted if is_mobile else expected)
 
 
