@@ -113,11 +113,20 @@ def test_an_old_run_is_not_overwritten(tmp_path):
         run(tmp_path / "file")
 
 
-def test_what_cannot_be_trained_leaves_no_folder(tmp_path):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "condensenet20", "generator_weight_decay": 0.0}, "is for networks with dynamic layers"),
+        ({"image_size": 2}, "cannot be trained on images of 2 x 2 pixels in batches of 32: .* --image-size"),
+        ({"image_size": 4, "batch_size": 1}, "4 x 4 pixels in batches of 1: .* --batch-size"),
+    ],
+    ids=["option", "too small", "too few"],
+)
+def test_what_cannot_be_trained_leaves_no_folder(tmp_path, options, message):
     (tmp_path / "mine").mkdir()
     for name in ("new", "mine"):
-        with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
-            run(tmp_path / name, model="condensenet20", generator_weight_decay=0.0)
+        with pytest.raises(UserError, match=message):
+            run(tmp_path / name, **options)
     assert [folder.name for folder in tmp_path.iterdir()] == ["mine"], "which was there before"
 
 

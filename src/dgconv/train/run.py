@@ -1,5 +1,6 @@
 """One network under training: its state, its steps and its epochs, on a CPU, a GPU or a share of several."""
 
+import copy
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from ..data import Data
 from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.select import dynamic_layers
+from ..models import ImageClassifier
 from ..models.storage import save_weights, snapshot
 from ..ops.overlap import overlapping
 from .checkpoint import Checkpoint, Position, save_checkpoint
@@ -53,7 +55,7 @@ class Run:
         _refuse_uneven_shares(recipe)
         self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
         torch.manual_seed(recipe.seed)
-        self.model = recipe.build_model(len(data.classes)).to(device)
+        self.model = _build_model(recipe, data).to(device)
         self.memory_format = self.model.gpu_memory_format if device.type == "cuda" else torch.channels_last
         self.forward: nn.Module = self.model
         if world_size() > 1:
@@ -303,10 +305,26 @@ def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Check
     _refuse_uneven_shares(recipe)
     if resume_from:
         refuse_other_recipe(resume_from, recipe, folder)
-    model = recipe.build_model(len(data.classes))
+    model = _build_model(recipe, data)
     make_optimizer(model, recipe, torch.device("cpu"), steps=1)
     if recipe.mac_budget is not None:
         MacBudget(model, recipe.mac_budget, recipe.ramp_end)
+
+
+def _build_model(recipe: Recipe, data: Data) -> ImageClassifier:
+    """The network, after a copy of it has shown that it can be trained on images so small, and so few at a time."""
+    model = recipe.build_model(len(data.classes))
+    few = min(2, recipe.batch_size, len(data.train))
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            copy.deepcopy(model).train()(torch.zeros(few, *data.input_size))
+    except (RuntimeError, ValueError) as error:
+        size = " x ".join(map(str, data.input_size[1:]))
+        raise UserError(
+            f"{recipe.model} cannot be trained on images of {size} pixels in batches of {recipe.batch_size}: {error}. "
+            "Give a greater --image-size or --batch-size"
+        ) from error
+    return model
 
 
 def _refuse_uneven_shares(recipe: Recipe) -> None:
