@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn.utils import prune
 
 from dgconv import DGCConfig, DynamicGroupConv2d, convert_, create_model, deploy, list_models, set_pruning_rate
@@ -293,6 +294,18 @@ def test_autocast_changes_nothing(digits) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(prepared(images), prepared(images))
         assert prepared(images).dtype == torch.float32
+
+
+@pytest.mark.skipif(not native.available(), reason="no native kernels")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
+def test_what_would_leave_native_code_out_is_refused(digits) -> None:
+    """A trace has only the torch operations in it, and a fake tensor no memory to read."""
+    _, prepared, images = digits
+    prepared(images)
+    with pytest.raises(UserError, match="cannot trace or simulate; use the original"):
+        torch.jit.trace(prepared, images)
+    with FakeTensorMode(), pytest.raises(UserError, match="cannot trace or simulate"):
+        prepared(torch.empty(images.shape))
 
 
 def test_a_bad_image_spoils_only_itself(engine: str) -> None:
