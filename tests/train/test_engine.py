@@ -273,16 +273,20 @@ class Notes(Silent):
                 signal.raise_signal(signal.SIGINT)
 
 
-def test_side_by_side(tmp_path):
+WITH_DROPOUT = {"model": "mobilenetv2", "width": 0.25, "image_size": 8, "batch_size": 256, "downsample": (1, 2, 3)}
+
+
+@pytest.mark.parametrize("options", [SMALL, WITH_DROPOUT], ids=["dgc", "dropout"])
+def test_side_by_side(tmp_path, options):
     """As a GPU has it: a step of each in turn, evaluations begun before any is waited for; stopped and resumed."""
-    jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
+    jobs = [(Recipe(**options, epochs=2, seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
     first, second = Notes(epochs_until_stop=2), Notes()
     with pytest.raises(Stopped, match=r"--resume .*/0 .*/1$"):
         train_all(jobs, side_by_side=2, watcher=first)
     results = train_all(jobs, side_by_side=2, watcher=second, resuming=True)
     assert first.told == ["0 begins", "1 begins", (0, 1), (1, 1)]
     assert second.told == ["0 begins", "1 begins", (0, 2), (1, 2)]
-    alone = run(tmp_path / "alone", epochs=2, seed=1)
+    alone = train(jobs[1][0], tmp_path / "alone")
     for name, tensor in alone.model.state_dict().items():
         assert torch.equal(tensor, results[1].model.state_dict()[name])
     assert results[1].evaluation == alone.evaluation

@@ -8,12 +8,13 @@ first: else a long one would be left alone at the end. On a CPU, and where ranks
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from ..data import Data
 from ..models import ImageClassifier
@@ -119,7 +120,7 @@ class Queue:
     def _step(self, number: int) -> None:
         """What is due of one, and its next step, or what comes after the last one of an epoch."""
         one = self.under_way[number]
-        with _on(one.stream):
+        with one.turn():
             try:
                 if not one.is_evaluating:  # a run cannot be saved then
                     self._see_to(number, one)
@@ -153,7 +154,7 @@ class Queue:
 
     def _save(self) -> None:
         for number, one in self.under_way.items():
-            with _on(one.stream):  # after the steps that are queued there
+            with one.turn():  # after the steps that are queued there
                 if one.is_evaluating:
                     self._advance(number, one)
                 save_for_good(one.run)
@@ -179,7 +180,16 @@ class _UnderWay:
     is_started: bool = False
     is_evaluating: bool = False
     is_due: _Due = _Due()
+    random: Tensor = field(default_factory=torch.get_rng_state)  # as it was begun, or restored
     queued: deque[torch.cuda.Event] = field(default_factory=deque)  # of the steps that the device has still to do
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """On its stream, and with random numbers of its own, as if it were alone. On a GPU all draw from one source."""
+        with _on(self.stream):
+            torch.set_rng_state(self.random)
+            yield
+            self.random = torch.get_rng_state()
 
     def has_queued(self) -> None:
         if self.stream:
