@@ -238,6 +238,10 @@ def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"learning_rate": -1.0}, "learning_rate must not be negative"),
         ({"weight_decay": float("nan")}, "weight_decay must not be negative"),
+        ({"angle_weight": float("nan")}, "angle_weight must not be negative or infinite, got nan"),
+        ({"lasso_weight": float("inf")}, "lasso_weight must not be negative or infinite, got inf"),
+        ({"checkpoint_minutes": -1.0}, "checkpoint_minutes must not be negative"),
+        ({"seed": 10**23}, "seed must be from -4294967296 to 4294967296, got 10000"),
     ],
 )
 def test_wrong_recipes(options, message):

@@ -132,7 +132,7 @@ def test_from_a_file(tmp_path):
 
 
 def test_wrong_use():
-    with pytest.raises(UserError, match="generator_weight_decay must not be negative, got -1"):
+    with pytest.raises(UserError, match="generator_weight_decay must not be negative or infinite, got -1"):
         Recipe(generator_weight_decay=-1)
     with pytest.raises(UserError, match="condensenet20 has no option 'per_head_init'"):
         Recipe(model="condensenet20", per_head_init=False).build_model(10)

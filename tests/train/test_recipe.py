@@ -169,3 +169,5 @@ def test_run_name():
 def test_the_width_of_a_resnet_is_a_number_of_channels():
     model = Recipe(model="resnet20", width=8.0).build_model(10)
     assert model.num_features == 32
+    with pytest.raises(UserError, match="got 3, 3, 3, nan"):
+        Recipe(model="resnet20", width=float("nan")).build_model(10)

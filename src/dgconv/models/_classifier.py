@@ -47,6 +47,12 @@ class ImageClassifier(nn.Module, ABC):
             self.config["num_classes"] = num_classes
 
 
+def check_sizes(name: str, *sizes: int) -> None:
+    """Of what a network is built from: whole numbers, at least 1."""
+    if not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise UserError(f"{name} must be whole numbers, each at least 1, got {', '.join(map(str, sizes))}")
+
+
 def make_classifier(features: int, num_classes: int) -> nn.Module:
     if num_classes < 0:
         raise UserError(f"num_classes must not be negative, got {num_classes}")

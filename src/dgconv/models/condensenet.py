@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d, run_pointwise
-from ._classifier import ImageClassifier, initialize, make_classifier
+from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
 from ._registry import ConvLayer, norm_after, register_backbone
 
 
@@ -62,6 +62,9 @@ class CondenseNet(ImageClassifier):
         super().__init__()
         if len(stages) != len(growth):
             raise UserError(f"stages and growth must have one length, got {list(stages)} and {list(growth)}")
+        check_sizes("stages and growth", *stages, *growth)
+        if any(rate % conv3x3_groups for rate in growth):
+            raise UserError(f"growth must be multiples of {conv3x3_groups}, the groups of a 3x3, got {list(growth)}")
         self.input_size = (3, 32, 32) if stem == "cifar" else (3, 224, 224)
         channels = 2 * growth[0]
         self.stem = nn.Conv2d(3, channels, 3, 1 if stem == "cifar" else 2, 1, bias=False)

@@ -1,5 +1,6 @@
 """A recipe: everything that decides how a network is trained. Ours are the TOML files in ``dgconv/recipes``."""
 
+import math
 import tomllib
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
@@ -27,6 +28,11 @@ MODEL_OPTIONS = (
     "groups", "condensation", "density", "base_share", "target", "open_share",
     "stages", "growth", "width", "downsample", "stem_stride", "prune", "prune_rate", "prune_budget",
 )  # fmt: skip
+NOT_NEGATIVE = (
+    "learning_rate", "momentum", "weight_decay", "generator_weight_decay", "generator_shrinkage",
+    "lasso_weight", "angle_weight", "checkpoint_minutes",
+)  # fmt: skip
+MOST_SEED = 2**32  # of it times a million an epoch's order is drawn, and torch takes no more than 64 bits
 NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # what changes no result
 RECIPES = resources.files("dgconv") / "recipes"
 
@@ -157,22 +163,20 @@ class Recipe:
         for name in ("epochs", "batch_size", "threshold_every", "threshold_batches"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "momentum", "weight_decay", "lasso_weight"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        for name in NOT_NEGATIVE:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise UserError(f"{name} must not be negative or infinite, got {value}")
+        if not -MOST_SEED <= self.seed <= MOST_SEED:
+            raise UserError(f"seed must be from {-MOST_SEED} to {MOST_SEED}, got {self.seed}")
         if not 0 <= self.label_smoothing < 1:
             raise UserError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
         if not WARM_UP_END < self.ramp_end <= 1:
             raise UserError(f"ramp_end must be above 1/12, where pruning begins, and up to 1, got {self.ramp_end}")
         if self.cutout < 0:
             raise UserError(f"cutout must not be negative, got {self.cutout}; 0 blanks nothing")
-        if self.generator_weight_decay is not None and not self.generator_weight_decay >= 0:
-            raise UserError(f"generator_weight_decay must not be negative, got {self.generator_weight_decay}")
-        if self.generator_shrinkage is not None and not (self.generator_shrinkage >= 0 and self.learning_rate > 0):
-            raise UserError(
-                "generator_shrinkage must not be negative, and needs a learning rate above 0, "
-                f"got {self.generator_shrinkage} and {self.learning_rate}"
-            )
+        if self.generator_shrinkage is not None and not self.learning_rate:
+            raise UserError(f"generator_shrinkage needs a learning rate above 0, got {self.learning_rate}")
         if self.generator_shrinkage is not None and self.generator_weight_decay is not None:
             raise UserError(
                 "generator_shrinkage and generator_weight_decay say the same thing; give one of them, and None for the "
@@ -205,7 +209,7 @@ class Recipe:
 
     def build_model(self, num_classes: int) -> ImageClassifier:
         options = {name: getattr(self, name) for name in MODEL_OPTIONS}
-        if self.width is not None and self.width == int(self.width):
+        if self.width is not None and float(self.width).is_integer():
             options["width"] = int(self.width)  # a ResNet counts channels with it
         model = create_model(self.model, num_classes=num_classes, **options)
         if self.saliency_start == "ones":
