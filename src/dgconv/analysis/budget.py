@@ -1,7 +1,6 @@
 """Spending less on easy images than on hard ones: how sure the network is decides whether it looks again."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,6 +9,7 @@ from torch import Tensor, nn
 
 from ..data import Split
 from ..errors import UserError
+from ..layers.mode import evaluating
 from ..train.evaluate import images_at_once
 from .image_cost import ImageCost
 from .rate import at_rate
@@ -49,10 +49,7 @@ def run_at_rate(
     """All images once at this rate; ``calibration`` are the images for :func:`set_rate`."""
     correct, margins, macs = [], [], []
     cost: ImageCost | None = None
-    with ExitStack() as stack:
-        stack.callback(model.train, model.training)
-        model.eval()
-        stack.enter_context(at_rate(model, rate, calibration))
+    with evaluating(model), at_rate(model, rate, calibration):
         for x, target in split.batches(batch_size or images_at_once(device), train=False, device=device):
             cost = cost or ImageCost(model, tuple(x.shape[1:]))
             with cost:

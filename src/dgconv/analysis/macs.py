@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from ..errors import UserError
+from ..layers.mode import evaluating
 from .mac_rules import ALWAYS_RULED, Call, Convention, cost_of, rule_for
 
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
@@ -112,7 +113,7 @@ def _count(
     if images is None:
         images = _blank_image(model, input_size)
     counter = _Counter(conventions, measured, max(1, images.shape[0]))
-    with _evaluating(model), counter.watching(model):
+    with _only_evaluating(model), counter.watching(model):
         try:
             model(images)
         except RuntimeError as error:
@@ -132,19 +133,15 @@ def _blank_image(model: nn.Module, input_size: tuple[int, ...] | None) -> Tensor
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, and every module's own mode back afterwards."""
-    training = {module: module.training for module in model.modules()}
+def _only_evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, without gradients."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # one operation that hides what it multiplies
-    model.eval()
     try:
-        with torch.inference_mode():
+        with evaluating(model), torch.inference_mode():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
-        for module, mode in training.items():
-            module.training = mode
 
 
 @dataclass

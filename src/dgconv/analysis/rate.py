@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..data import Split
 from ..layers import DynamicGroupConv2d, GlobalGate, HeadGate
 from ..layers.gate import check_pruning_rate
+from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers, set_pruning_rate
 from ..train.threshold import quantile
 
@@ -57,10 +58,9 @@ def _adapt_norms(model: nn.Module, images: Tensor) -> Tensor:
     """Takes the batch norms' statistics anew, over these images; returns all saliencies on the way, in one row."""
     seen: list[Tensor] = []
     with ExitStack() as stack:
-        stack.callback(model.train, model.training)
+        stack.enter_context(evaluating(model))
         for _, layer in dynamic_layers(model):
             stack.enter_context(layer.gate.observed_by(lambda saliency, mask: seen.append(saliency.flatten())))
-        model.eval()
         for norm in model.modules():
             if isinstance(norm, nn.BatchNorm2d):
                 stack.callback(setattr, norm, "momentum", norm.momentum)

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ..errors import UserError
+from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, load_model
 from ..models.storage import read_config
@@ -85,18 +86,18 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
         raise UserError(f"{file} exists; name another file or remove it")
     if not file.parent.is_dir():
         raise UserError(f"{file.parent} is not a folder; make it first")
-    was_training = model.training
-    model.eval()
-    try:
-        with tempfile.TemporaryDirectory(dir=file.parent) as folder, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, about itself
-            temporary = Path(folder) / file.name
-            written = WRITERS[format](model, temporary, input_size)
-            examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
-            difference = worst(outputs.difference(written(images), model(images)) for images in examples)
-            os.replace(temporary, file)
-    finally:
-        model.train(was_training)
+    with (
+        evaluating(model),
+        tempfile.TemporaryDirectory(dir=file.parent) as folder,
+        torch.no_grad(),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")  # torch's, about itself
+        temporary = Path(folder) / file.name
+        written = WRITERS[format](model, temporary, input_size)
+        examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
+        difference = worst(outputs.difference(written(images), model(images)) for images in examples)
+        os.replace(temporary, file)
     is_dynamic = any(True for _ in dynamic_layers(model))
     note = (MASKED_DENSE if format == "onnx" else NEEDS_IMPORT) if is_dynamic else ""
     return Exported(str(file), format, file.stat().st_size, input_size, difference, note)

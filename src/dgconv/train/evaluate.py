@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..data import Split
 from ..errors import UserError
+from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers
 from .distributed import rank, sum_over_ranks, world_size
 from .graphs import CapturedCall
@@ -54,26 +55,24 @@ class Evaluator:
     def begin(self, split: Split, batch_size: int | None = None) -> Callable[[], Evaluation]:
         """Queue all the work; the function it returns waits for the device and gives the result."""
         batch_size = batch_size or images_at_once(self.device)
-        was_training = self.model.training
-        self.model.eval()
         self.gates.zero_()
         seen, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, wrong, wrong among five
         skipped: list[int] = []
         batches = split.batches(
             batch_size, train=False, device=self.device, shard=(rank(), world_size()), on_skip=skipped.append
         )
-        for x, target in batches:
-            logits = self._forward(x)
-            five = logits.topk(min(5, logits.shape[1]), dim=1).indices  # the first of them is the answer
-            seen += len(target)
-            sums += torch.stack(
-                [
-                    F.cross_entropy(logits, target, reduction="sum"),
-                    (logits.argmax(1) != target).sum(),
-                    len(target) - (five == target[:, None]).sum(),
-                ]
-            ).double()
-        self.model.train(was_training)
+        with evaluating(self.model):
+            for x, target in batches:
+                logits = self._forward(x)
+                five = logits.topk(min(5, logits.shape[1]), dim=1).indices  # the first of them is the answer
+                seen += len(target)
+                sums += torch.stack(
+                    [
+                        F.cross_entropy(logits, target, reduction="sum"),
+                        (logits.argmax(1) != target).sum(),
+                        len(target) - (five == target[:, None]).sum(),
+                    ]
+                ).double()
         counts, gates = torch.tensor([seen, sum(skipped)], device=self.device), self.gates.clone()
         return lambda: self._result(counts, sums, gates)
 
