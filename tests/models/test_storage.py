@@ -64,7 +64,7 @@ def test_a_snapshot_stays_as_it_was(saved):
         (lambda f: (f / "model.safetensors").write_bytes(b"hello"), "damaged or not a safetensors file"),
         (
             lambda f: (f / "config.json").write_text('{"model": {"name": "resnet20"}}'),
-            "does not fit the model in config.json: missing conv1.weight",
+            "does not fit the network as it is built now: missing conv1.weight",
         ),
         (
             lambda f: (f / "config.json").write_text(
@@ -74,7 +74,7 @@ def test_a_snapshot_stays_as_it_was(saved):
         ),
         (
             lambda f: save_weights(f / "model.safetensors", snapshot(load_model(f)) | {"more": torch.ones(1)}),
-            "does not fit the model in config.json: unexpected more",
+            "does not fit the network as it is built now: unexpected more",
         ),
     ],
 )

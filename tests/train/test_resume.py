@@ -213,6 +213,14 @@ def test_wrong_checkpoints(tmp_path, data):
         resume(tmp_path / "run")
 
 
+def test_a_network_whose_code_has_changed_since_is_refused(tmp_path, data, monkeypatch):
+    recipe = Recipe(model="mobilenetv2_dgc", width=0.25, downsample=(1, 2, 3), image_size=8)
+    stop_after(1, recipe, tmp_path / "run", data)
+    monkeypatch.setattr("dgconv.models.mobilenetv2.STAGES", STAGES[:3])
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors does not fit the network as it is built now: "):
+        resume(tmp_path / "run")
+
+
 def test_a_run_of_a_version_with_fewer_settings_goes_on():
     recipe = Recipe(**SMALL).to_dict()
     older = {name: value for name, value in recipe.items() if name not in ("ramp_end", "clip_gradients")}

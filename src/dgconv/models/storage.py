@@ -87,6 +87,11 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         raise UserError(f"{path} is missing: the run was not finished, or the file was moved") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None
+    put_weights(model, tensors, path)
+
+
+def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
+    """The whole state of a model, or a ``UserError`` that says what in the file does not fit."""
     expected = model.state_dict()
     problems = [f"missing {name}" for name in expected if name not in tensors]
     problems += [f"unexpected {name}" for name in tensors if name not in expected]
@@ -97,7 +102,7 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     ]
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise UserError(f"{path} does not fit the model in {CONFIG}: {'; '.join(problems[:5])}{more}")
+        raise UserError(f"{path} does not fit the network as it is built now: {'; '.join(problems[:5])}{more}")
     model.load_state_dict(tensors)
 
 

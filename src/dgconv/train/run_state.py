@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.storage import WEIGHTS, copy_to_cpu, save_config, save_weights
+from ..models.storage import WEIGHTS, copy_to_cpu, put_weights, save_config, save_weights
 from .checkpoint import (
+    CHECKPOINT,
     Checkpoint,
     Position,
     random_states,
@@ -69,7 +70,7 @@ def refuse_other_recipe(checkpoint: Checkpoint, recipe: Recipe, folder: Path) ->
 def restore(run: "Run", checkpoint: Checkpoint) -> None:
     """Every rank takes its share."""
     refuse_other_recipe(checkpoint, run.recipe, run.folder)
-    run.model.load_state_dict(checkpoint.part("model"))
+    put_weights(run.model, checkpoint.part("model"), run.folder / CHECKPOINT)
     with torch.no_grad():
         for name, momentum in momenta(run.model, run.optimizer).items():
             momentum.copy_(checkpoint.part("momentum")[name])
