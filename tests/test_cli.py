@@ -172,6 +172,9 @@ def test_macs(run_folder, capsys):
     folder, trained = run_folder
     _, out, _ = dgconv(capsys, "macs", folder, "--input-size", 3, 8, 8, "--json")
     assert json.loads(out)["macs"] == trained["macs"]["paper"]
+    code, _, err = dgconv(capsys, "macs", folder, "--pruning-rate", 0.25)
+    assert code == 2
+    assert f"a run is counted as it was trained. For another rate: dgconv eval {folder} --pruning-rate RATE" in err
     _, table, _ = dgconv(capsys, "macs", "resnet20_dgc")
     assert "layer3.2.conv2" in table
     assert "3.86x less" in table
@@ -230,6 +233,8 @@ def test_models(capsys):
         (["train", "--seeds", "1", "1"], "--seeds must differ from each other, got 1 1"),
         (["train", "digits", "--resume", "run"], "--resume goes on with a run as it was begun"),
         (["train", "--resume", "nowhere"], "nowhere"),
+        (["train", "--resume"], "--resume stands there with nothing behind it; name at least one"),
+        (["train", "digits", "--seeds", "--epochs", "1"], "--seeds stands there with nothing behind it"),
         (["train", "--resume", "run", "run"], "--resume names a run folder twice"),
         (["train", "--resume", "run", "other/../run"], "--resume names a run folder twice"),
         (["train", "--stop-after", "0"], "--stop-after takes a number of minutes above 0, got 0"),

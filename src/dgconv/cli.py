@@ -185,11 +185,16 @@ def macs(
     if not model:
         raise UserError("name a model or a run folder, or use --paper. 'dgconv models' lists the models")
     images = None
+    options: dict[str, Any] = {"pruning_rate": pruning_rate, "heads": heads, "groups": groups}
     if Path(model).is_dir():
+        if num_classes is not None or any(value is not None for value in options.values()):
+            raise UserError(
+                "--num-classes, --pruning-rate, --heads and --groups are for a model by name; a run is counted as it "
+                f"was trained. For another rate: dgconv eval {model} --pruning-rate RATE"
+            )
         network, recipe = load_model(model), Recipe.of_run(Path(model))
         images = images_to_measure(network, recipe.load_data()) if recipe else None
     else:
-        options: dict[str, Any] = {"pruning_rate": pruning_rate, "heads": heads, "groups": groups}
         network = create_model(model, num_classes=num_classes, **options)
     count = count_macs(network, input_size, convention, images)
     show(count.to_dict(), json, lambda _: print_macs(console, model, count))

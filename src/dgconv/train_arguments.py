@@ -66,6 +66,9 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
 
     first = next(takewhile(lambda argument: not argument.startswith("-"), argv), DEFAULT_RECIPE)
     arguments = parse(load_recipe(first))
+    for flag in ("resume", "seeds"):
+        if f"--{flag}" in argv and not getattr(arguments, flag):  # such as an empty variable of a script
+            raise UserError(f"--{flag} stands there with nothing behind it; name at least one, or leave it out")
     _check(arguments)
     limit = TimeLimit(arguments.stop_after) if arguments.stop_after is not None else None
     if arguments.resume:
