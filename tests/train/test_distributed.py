@@ -17,11 +17,13 @@ from processes import FORKSERVER
 from safetensors.torch import load_file
 from torch.multiprocessing import start_processes
 
+from dgconv.analysis.macs import count_macs
 from dgconv.data import load_data
+from dgconv.models import create_model
 from dgconv.train import Recipe, side_by_side, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
-from dgconv.train.distributed import exiting_at_once
+from dgconv.train.distributed import exiting_at_once, synchronize_batch_norm
 from dgconv.train.run import Run
 
 OPTIONS = {"stages": (2, 2), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
@@ -66,6 +68,14 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, model):
         for name, value in values.items():
             scale = expected[name].abs().max().clamp(min=1e-3)
             assert (value - expected[name]).abs().max() / scale < 1e-6, name
+
+
+def test_what_is_synchronized_evaluates_and_costs_the_same():
+    model, x = create_model("condensenet20_dgc").eval(), torch.randn(2, 3, 32, 32)
+    logits, macs = model(x), count_macs(model, convention="authors").macs
+    synchronize_batch_norm(model)
+    assert torch.equal(model(x), logits)
+    assert count_macs(model, convention="authors").macs == macs
 
 
 def in_a_group_with_clocks_of_their_own(rank, folder):
