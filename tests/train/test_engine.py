@@ -5,6 +5,7 @@ import json
 import signal
 import weakref
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.evaluate import Evaluator
 from dgconv.train.run import Run
-from dgconv.train.side_by_side import Silent
+from dgconv.train.side_by_side import AHEAD, Silent, _Due, _UnderWay
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size": 32}
@@ -406,3 +407,42 @@ def test_clipped_gradients_move_the_weights_less(tmp_path):
     moved = sum((a - b).square().sum() for a, b in zip(trained.parameters(), fresh.parameters(), strict=True)).sqrt()
     steps = len(recipe.load_data().train) // recipe.batch_size
     assert 1e-5 < moved <= 1e-3 * steps, "no step longer than the learning rate times the largest norm"
+
+
+class Step:
+    """Stands in for the event behind a step on a GPU."""
+
+    def __init__(self):
+        self.is_done = False
+
+    def query(self):
+        return self.is_done
+
+
+def test_on_a_gpu_none_waits_for_another():
+    """A network gets steps until enough are queued; what reads results waits until none is."""
+    position = SimpleNamespace(step=1)
+    one = _UnderWay(SimpleNamespace(position=position, steps_per_epoch=9), iter(()), None)
+    steps = [Step() for _ in range(AHEAD)]
+    nothing, look = _Due(), _Due(look=True)
+    for step in steps:
+        assert one.is_ready(nothing)
+        one.queued.append(step)
+    assert not one.is_ready(nothing)
+    steps[1].is_done = True  # a stream is in order, so this cannot be all
+    assert not one.is_ready(nothing)
+    steps[0].is_done = True
+    assert one.is_ready(nothing)
+    assert not one.is_ready(look)
+    assert not one.is_ready(nothing)  # the look is still due
+    for step in steps:
+        step.is_done = True
+    assert one.is_ready(nothing)
+    assert one.is_due == look
+    one.is_due = nothing
+    for at_end, evaluating in ((9, False), (1, True)):
+        position.step, one.is_evaluating = at_end, evaluating
+        one.queued.append(Step())
+        assert not one.is_ready(nothing)
+        one.queued[0].is_done = True
+        assert one.is_ready(nothing)
