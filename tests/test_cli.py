@@ -170,8 +170,10 @@ def test_macs(run_folder, capsys):
     assert code == 0
     assert f"{json.loads(out)['macs'] / 1e6:.3f}" == "50.994"
     folder, trained = run_folder
-    _, out, _ = dgconv(capsys, "macs", folder, "--input-size", 3, 8, 8, "--json")
-    assert json.loads(out)["macs"] == trained["macs"]["paper"]
+    _, out, _ = dgconv(capsys, "macs", folder, "--json")
+    assert json.loads(out)["macs"] == trained["macs"]["paper"], "of images as it was trained on"
+    _, out, _ = dgconv(capsys, "macs", folder, "--input-size", 3, 16, 16, "--json")
+    assert json.loads(out)["input_size"] == [3, 16, 16]
     code, _, err = dgconv(capsys, "macs", folder, "--pruning-rate", 0.25)
     assert code == 2
     assert f"a run is counted as it was trained. For another rate: dgconv eval {folder} --pruning-rate RATE" in err

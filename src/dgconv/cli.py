@@ -172,11 +172,13 @@ def macs(
         input_size: Channels, height, width; default as the model is trained.
         json: Print JSON instead of a table.
     """
+    from .analysis.mac_rules import needs_images
     from .analysis.macs import count_macs
     from .analysis.paper import compare_with_paper
     from .analysis.summary import images_to_measure
     from .display import print_macs, print_paper_comparison
     from .models import create_model, load_model
+    from .models.storage import input_size_of
 
     if paper:
         rows = compare_with_paper()
@@ -193,7 +195,9 @@ def macs(
                 f"was trained. For another rate: dgconv eval {model} --pruning-rate RATE"
             )
         network, recipe = load_model(model), Recipe.of_run(Path(model))
-        images = images_to_measure(network, recipe.load_data()) if recipe else None
+        if input_size is None and recipe and needs_images(network):
+            images = images_to_measure(network, recipe.load_data())
+        input_size = input_size or input_size_of(Path(model), network)
     else:
         network = create_model(model, num_classes=num_classes, **options)
     count = count_macs(network, input_size, convention, images)

@@ -13,9 +13,9 @@ from ..layers import GlobalGate
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, create_model, list_models, load_model
 from ..models._registry import METHODS
+from ..models.storage import input_size_of
 from ..train.losses import take_saliencies
 from ..train.recipe import list_recipes, load_recipe
-from .export import input_size_of
 from .settle import settle_
 
 LAYER_OPTIONS = {option for method in METHODS.values() for option in method.options}

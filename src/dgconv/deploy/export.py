@@ -31,8 +31,8 @@ from torch.export import Dim, ExportedProgram
 from ..errors import UserError
 from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers
-from ..models import ImageClassifier, load_model
-from ..models.storage import read_config
+from ..models import load_model
+from ..models.storage import input_size_of
 from . import outputs
 from .outputs import worst
 from .prepared import PreparedModel
@@ -117,12 +117,6 @@ def export_run(run: Path | str, file: Path | str, format: Format) -> Exported:
     """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on."""
     model = load_model(run)
     return export_model(model, file, format, input_size_of(Path(run), model))
-
-
-def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
-    """Channels, height and width a run was trained on; as the paper trains the model, where the folder does not say."""
-    channels, height, width = read_config(run).get("input_size") or model.input_size
-    return channels, height, width
 
 
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:

@@ -80,6 +80,12 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
+    """Channels, height and width a run was trained on; as the paper trains the model, where the folder does not say."""
+    channels, height, width = read_config(run).get("input_size") or model.input_size
+    return channels, height, width
+
+
 def _load_weights(model: nn.Module, path: Path) -> None:
     try:
         tensors = load_file(path)
