@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from dgconv import count_macs
+from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.pruning import PRUNING_METHODS, cut, pruning_of
@@ -17,7 +18,7 @@ SMALL = {"model": "resnet20", "width": 8, "image_size": 8, "batch_size": 512, "e
 
 
 @pytest.mark.parametrize("method", PRUNING_METHODS)
-def test_trains_prunes_and_cuts(tmp_path, method):
+def test_trains_prunes_and_cuts(tmp_path, method, capsys):
     recipe = Recipe(**SMALL, prune=method, prune_budget=0.5)
     result = train(recipe, tmp_path / "run")
     assert pruning_of(result.model).is_final
@@ -29,6 +30,8 @@ def test_trains_prunes_and_cuts(tmp_path, method):
     assert (again.error, again.loss) == pytest.approx((result.evaluation.error, result.evaluation.loss), rel=1e-4)
     config = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
     assert (config["prune"], config["prune_budget"]) == (method, 0.5)
+    main(["macs", str(tmp_path / "run"), "--json"])
+    assert json.loads(capsys.readouterr().out)["macs"] == count_macs(smaller, result.data.input_size).macs
 
 
 def test_learns(tmp_path):
