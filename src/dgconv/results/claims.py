@@ -51,7 +51,10 @@ CLAIMS = (
         Claim("one global threshold against one a head", f"{data}_condensenet86_dgcg", f"{data}_condensenet86_dgc")
         for data in ("cifar10", "cifar100")
     ),
-    Claim("four heads against one", "cifar10_condensenet50_dgc", "cifar10_condensenet50_dgc_heads1"),
+    *(
+        Claim(f"four heads against {number}", "cifar10_condensenet50_dgc", f"cifar10_condensenet50_dgc_heads{heads}")
+        for heads, number in ((1, "one"), (2, "two"), (8, "eight"))
+    ),
     *(
         Claim("the error rises with the pruning rate", f"cifar10_condensenet50_{low}", f"cifar10_condensenet50_{high}")
         for low, high in pairwise(["dgc_rate33", "dgc_rate50", "dgc", "dgc_rate83", "dgc_rate88"])
