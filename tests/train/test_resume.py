@@ -85,6 +85,16 @@ def test_finished_run_resumes_to_its_result(tmp_path):
     assert again.evaluation.error == first.evaluation.error
 
 
+@pytest.mark.parametrize("lost", [1, 40], ids=["the end of the line", "half a line"])
+def test_metrics_cut_off_by_a_loss_of_power_are_repaired(tmp_path, data, lost):
+    stop_after(2 * STEPS + 1, Recipe(**SMALL), tmp_path / "run", data)
+    path = tmp_path / "run" / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-lost])
+    resume(tmp_path / "run")
+    epochs = [json.loads(line)["epoch"] for line in path.read_text().splitlines()]
+    assert epochs == ([1, 2, 3, 4] if lost == 1 else [1, 3, 4])
+
+
 def test_best_is_kept_beside_the_last(tmp_path, data):
     train(Recipe(**SMALL | {"epochs": 6}), tmp_path / "run")
     errors = [json.loads(line)["test_error"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,17 @@ METRICS = "metrics.jsonl"
 
 
 class RunLog:
-    """One line an epoch. A resumed run drops the lines its checkpoint does not know of and goes on behind the rest."""
+    """One line an epoch. A resumed run drops the lines its checkpoint does not know of and goes on behind the rest.
+
+    So it does with what a machine that lost its power has left of a line.
+    """
 
     def __init__(self, folder: Path, epochs_done: int = 0) -> None:
         self.folder, self.path, self.epochs_done = folder, folder / METRICS, epochs_done
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        if lines[epochs_done:]:
-            write_atomically(self.path, "".join(f"{line}\n" for line in lines[:epochs_done]).encode())
+        content = self.path.read_bytes() if self.path.exists() else b""
+        whole = b"".join(line + b"\n" for line in content.splitlines()[:epochs_done] if _is_json(line))
+        if whole != content:
+            write_atomically(self.path, whole)
 
     @cached_property
     def board(self) -> Any:
@@ -35,11 +40,21 @@ class RunLog:
         metrics = {name: None if _is_odd(value) else value for name, value in metrics.items()}
         with self.path.open("a") as file:
             file.write(json.dumps(metrics) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # before the checkpoint that counts this epoch
         if self.board:
             for name, value in metrics.items():
                 if name != "epoch" and value is not None:
                     self.board.add_scalar(name, value, metrics["epoch"])
             self.board.flush()
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_odd(value: Any) -> bool:
