@@ -298,6 +298,15 @@ def test_a_label_out_of_range_is_named_by_file_and_row(both, write_parquet, nois
     assert f"{root / TEST}, row 4 has label {label} in column 'label'; expected 0 to 2" in refusal(root)
 
 
+def test_labels_that_are_no_classes_are_refused(both, write_parquet, noise):
+    """Ids or times, of which there would be a billion."""
+    root = both(metadata=False)
+    write_parquet(root / TRAIN, noise(3), [0, 1, 1_000_000_000], metadata=False)
+    message = refusal(root)
+    assert f"{root / TRAIN}, row 2 has label 1000000000 in column 'label'; expected 0 to 99999" in message
+    assert "--label-column" in message
+
+
 def test_hidden_labels_are_explained(both, write_parquet, noise):
     root = both()
     write_parquet(root / TEST, noise(2), [-1, -1])

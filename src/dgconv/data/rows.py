@@ -14,6 +14,8 @@ from torch import Tensor
 from ..errors import UserError
 from .columns import Columns, describe, holds_bytes
 
+MAX_CLASSES = 100_000  # where the file does not name them: larger numbers are no classes, but ids or times
+
 
 class Rows:
     """Encoded images as Arrow holds them: in blocks of memory that forked workers share."""
@@ -83,7 +85,7 @@ def _labels(column: pa.ChunkedArray, file: Path, columns: Columns) -> np.ndarray
             "Every image needs one: remove those rows or choose another column with --label-column."
         )
     labels = column.to_numpy().astype(np.int64)
-    count = len(columns.classes) if columns.classes else np.inf
+    count = len(columns.classes) or MAX_CLASSES
     wrong = np.flatnonzero((labels < 0) | (labels >= count))
     if not len(wrong):
         return labels
@@ -93,8 +95,10 @@ def _labels(column: pa.ChunkedArray, file: Path, columns: Columns) -> np.ndarray
             f"{place} has label -1 in column {columns.label!r}: the labels of this split are hidden. "
             "Move its files away, so that the validation split is used, or choose another --label-column."
         )
-    known = f"0 to {len(columns.classes) - 1}" if columns.classes else "0 or more"
-    raise UserError(f"{place} has label {label} in column {columns.label!r}; expected {known}. Repair the file.")
+    raise UserError(
+        f"{place} has label {label} in column {columns.label!r}; expected 0 to {count - 1}. "
+        "Repair the file, or choose another column with --label-column."
+    )
 
 
 def _first(mask: pa.ChunkedArray) -> int:
