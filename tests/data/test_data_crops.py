@@ -28,6 +28,20 @@ def test_central_view_is_the_middle_of_the_scaled_image(shape, size, scaled, cor
     assert np.array_equal(central_view(image, size), whole[upper : upper + size, left : left + size])
 
 
+def test_a_line_of_pixels_is_cut_before_it_is_scaled(monkeypatch):
+    """Else it would become a thousand times as many."""
+    image = picture(900, 60)
+    whole = np.asarray(image.resize((270, 18), Image.Resampling.BILINEAR))
+    assert np.array_equal(central_view(image, 16), whole[1:17, 127:143]), "the middle, whatever is cut off first"
+    sizes, resize = [], Image.Image.resize
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda image, size, *how: sizes.append(size) or resize(image, size, *how)
+    )
+    central_view(Image.new("RGB", (50_000, 2)), 16)
+    central_view(Image.new("RGB", (3, 50_000)), 16)
+    assert sizes == [(72, 18), (18, 72)]
+
+
 @pytest.mark.parametrize("shape", [(300, 200), (57, 91), (40, 40)])
 def test_random_view_is_the_box_scaled_and_mirrored_half_the_time(shape):
     image, mirrored = picture(*shape), 0

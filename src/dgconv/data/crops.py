@@ -9,6 +9,7 @@ from PIL.Image import Resampling, Transpose
 AREA = (0.08, 1.0)  # of the image, that a training crop covers
 RATIO = (3 / 4, 4 / 3)  # of its width to its height
 TRIES = 10
+LONGEST = 4  # times the shorter side: what is further out never comes into the middle
 
 Box = tuple[int, int, int, int]  # left, upper, right, lower
 
@@ -42,6 +43,9 @@ def random_view(image: Image.Image, size: int, rng: np.random.Generator) -> Imag
 
 def central_view(image: Image.Image, size: int) -> Image.Image:
     """The middle of the image, after its shorter side became 256 pixels for an input of 224."""
+    longest = LONGEST * min(image.size)  # a line of pixels would become huge when scaled
+    if max(image.size) > longest:
+        image = image.crop(central_box(*image.size, min(image.width, longest), min(image.height, longest)))
     short = round(size * 256 / 224)
     scaled_size = [short * side // min(image.size) for side in image.size]
     scaled = image.resize((scaled_size[0], scaled_size[1]), Resampling.BILINEAR)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..data import Data
 from ..data.corrupt import CorruptImage
-from ..data.crops import central_box, central_view
+from ..data.crops import central_view
 from ..data.decode import FORMATS, decode
 from ..data.encoded_split import EncodedSplit
 from ..data.stats import Stats
@@ -24,7 +24,6 @@ from ..errors import UserError
 
 MAX_BYTES, MAX_PIXELS = 20_000_000, 64_000_000  # of an upload
 UPLOADS_HELD = 32
-LONGEST = 4  # times the shorter side: what is further out never comes into the middle
 LOSSLESS_SIDE = 64  # larger pictures are sent as JPEG
 
 
@@ -161,7 +160,4 @@ def as_input(image: Image.Image, data: Data) -> Image.Image:
     _, height, width = data.input_size
     if not isinstance(data.test, EncodedSplit):
         return ImageOps.fit(image, (width, height), Resampling.BILINEAR)
-    longest = LONGEST * min(image.size)  # a line of pixels would become huge when scaled
-    if max(image.size) > longest:
-        image = image.crop(central_box(*image.size, min(image.width, longest), min(image.height, longest)))
     return central_view(image, height)
