@@ -3,6 +3,8 @@
 import csv
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from dgconv.compare.methods import RIVALS, as_it_runs
 from dgconv.compare.record import budget_note, to_markdown
 from dgconv.display import TrainingDisplay
 from dgconv.models import create_model
+from dgconv.models._registry import METHODS
+from dgconv.pruning import PRUNING_METHODS
 from dgconv.train.logs import read_metrics
 
 SMALL = ["--methods", "dense,sgc,l1", "--image-size", "8", "--width", "8", "--epochs", "2", "--batch-size", "128"]
@@ -150,6 +154,15 @@ def test_seeds_and_defaults():
     assert CompareSettings().shared["image_size"] == 16
     assert CompareSettings(data="cifar10").shared["epochs"] == 30
     assert CompareSettings(epochs=3).shared["epochs"] == 3
+
+
+def test_every_method_of_ours_is_compared():
+    assert set(RIVALS) == {"dense", *filter(None, METHODS), *PRUNING_METHODS}
+
+
+def test_a_method_of_ones_own_is_no_hindrance():
+    probe = "from dgconv.models._registry import METHODS; METHODS['mine'] = METHODS['dgc']; import dgconv.cli as cli"
+    subprocess.run([sys.executable, "-c", f"{probe}; cli.main(['models', '*_mine'])"], check=True)
 
 
 @pytest.mark.parametrize("method", ["lgc", "flgc"])

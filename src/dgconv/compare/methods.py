@@ -7,7 +7,6 @@ from torch import nn
 
 from ..errors import UserError, unknown_name
 from ..layers import to_static_
-from ..models._registry import METHODS
 from ..pruning import PRUNING_METHODS, cut, pruning_of
 
 
@@ -48,7 +47,6 @@ RIVALS = {
         Rival("dgcg", "DGC-G", "dynamic: each image's left out channels are never read"),
     )
 }
-assert set(RIVALS) == {"dense", *filter(None, METHODS), *PRUNING_METHODS}
 
 
 def find_rivals(names: str) -> list[Rival]:
