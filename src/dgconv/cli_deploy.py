@@ -64,6 +64,7 @@ def bench(
     from .deploy.bench_networks import find_networks
     from .deploy.bench_picture import check_picture, draw_bench
     from .display_deploy import bench_progress, print_bench
+    from .models.storage import write_atomically
 
     for file in filter(None, (json, picture)):
         check_file(file)
@@ -78,6 +79,6 @@ def bench(
         print(f"dgconv: warning: {warning}", file=sys.stderr)
     print_bench(console, measured)
     if json:
-        json.write_text(json_format.dumps(measured.to_dict(), indent=2) + "\n")
+        write_atomically(json, (json_format.dumps(measured.to_dict(), indent=2) + "\n").encode())
     if picture:
         draw_bench(measured, picture)

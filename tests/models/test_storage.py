@@ -1,6 +1,7 @@
 """Models on disk."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -102,3 +103,20 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_link_or_a_pipe_stays_what_it_is(tmp_path):
+    link, target = tmp_path / "link", tmp_path / "target"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    write_atomically(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomically(pipe, b"new")
+    assert pipe.is_fifo()
+    assert os.read(reader, 10) == b"new"
+    os.close(reader)

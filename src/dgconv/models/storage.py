@@ -113,7 +113,14 @@ def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """All or nothing: a reader sees the old file or the new one, whenever the machine stops."""
+    """All or nothing: a reader sees the old file or the new one, whenever the machine stops.
+
+    A link stays one, and what is no file, a device or a pipe, is not replaced by one but written to.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    path = path.resolve()
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
