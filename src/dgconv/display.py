@@ -136,7 +136,7 @@ def print_macs(console: Console, name: str, count: MacCount) -> None:
     table.add_row("total", saving, "", "", _millions(count.macs), _millions(count.dense_macs))
     console.print(table)
     if any(layer.kept_share is not None for layer in count.layers) and not count.measured:
-        console.print("Kept shares are those of the pruning rate.")
+        console.print("Kept shares are those that the options of the layers say.")
     if count.uncounted:
         console.print(f"Not counted, no rule for: {', '.join(count.uncounted)}")
 

@@ -20,6 +20,7 @@ from dgconv.layers import (
     to_static_,
 )
 from dgconv.layers.gate import Gate
+from dgconv.models._registry import METHODS
 
 
 def test_by_hand():
@@ -35,6 +36,13 @@ def test_by_hand():
     authors = count_macs(model, (32, 10, 10), "authors")
     extras = 32 * 100 + 4 * (hidden + 3 * 32) + 64 * 100 + 64 * 25 * 9 + 64 * 25 + 5
     assert authors.macs == pytest.approx(dense * 0.3 + generator + extras + 64 * 5)
+
+
+@pytest.mark.parametrize("convention", ["paper", "authors"])
+@pytest.mark.parametrize("method", METHODS)
+def test_undivided_every_method_costs_what_the_dense_network_costs(method, convention):
+    dense = count_macs(create_model("condensenet20"), convention=convention).macs
+    assert count_macs(create_model(f"condensenet20_{method}".rstrip("_")), convention=convention).dense_macs == dense
 
 
 # label: reported figures that must come out to the digits given, by convention

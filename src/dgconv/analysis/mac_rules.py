@@ -20,6 +20,7 @@ from ..layers import (
     LearnedGroupConv2d,
     LowCostCollaborativeConv2d,
     SaliencyGenerator,
+    StandardGroupConv2d,
     keep_count,
 )
 from ..layers._conv import pair
@@ -52,11 +53,12 @@ class Cost(NamedTuple):
 def cost_of(module: nn.Module, call: Call) -> Cost | None:
     """None where no rule fits."""
     if isinstance(module, nn.Conv2d | DynamicGroupConv2d):
-        dense = module.weight[0].numel() * call.out[0].numel()
+        plain = module.weight[0].numel() * call.out[0].numel()
         if rule := rule_for(module):
+            dense = module.in_channels * math.prod(module.kernel_size) * call.out[0].numel()
             share, overhead = rule(module, call)
             return Cost(dense * share + overhead, dense, share)
-        return Cost(dense, dense)
+        return Cost(plain, plain)
     batch = max(1, call.x.shape[0])
     with_extras = call.convention == "authors"
     if isinstance(module, nn.Linear):
@@ -95,6 +97,10 @@ def _saliency_generator(layer: DynamicGroupConv2d, call: Call) -> float:
     if call.convention == "authors":
         macs += call.x[0].numel() + layer.heads * (generator.hidden + 3 * layer.in_channels)
     return macs
+
+
+def _standard_group_conv(layer: StandardGroupConv2d, call: Call) -> tuple[float, float]:
+    return 1 / layer.groups, 0
 
 
 def _learned_group_conv(layer: LearnedGroupConv2d, call: Call) -> tuple[float, float]:
@@ -137,6 +143,7 @@ def _low_cost_collaboration(layer: LowCostCollaborativeConv2d, call: Call) -> tu
 
 RULES: dict[type[nn.Module], Callable[[Any, Call], tuple[float, float]]] = {
     DynamicGroupConv2d: _dynamic_group_conv,
+    StandardGroupConv2d: _standard_group_conv,
     LearnedGroupConv2d: _learned_group_conv,
     FullyLearnableGroupConv2d: _fully_learnable_group_conv,
     FeatureBoostingConv2d: _feature_boosting,

@@ -140,10 +140,6 @@ def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = 
     size = (3, data.side, data.side)
     counts = count_macs_by_convention(model, size)
     dense = {convention: count.dense_macs for convention, count in counts.items()}
-    backbone, _, method = recipe.model.partition("_")
-    if method == "sgc":  # its own convolutions are plain ones, and divided
-        undivided = replace(recipe, model=backbone, groups=None).build_model(data.classes)
-        dense = {convention: count.macs for convention, count in count_macs_by_convention(undivided, size).items()}
     return Cost(_parameters(model), {convention: count.macs for convention, count in counts.items()}, dense)
 
 
