@@ -61,6 +61,14 @@ def test_other_kinds_of_pixel_become_rgb(pixels, expected):
     assert np.asarray(decode(Memory(saved(Image.fromarray(pixels))), 0))[0, 0].tolist() == list(expected)
 
 
+@pytest.mark.parametrize("pixel", [0.5, -1, 0x10000], ids=["float", "below 0", "above 16 bit"])
+def test_pixels_of_no_known_range_are_refused(pixel):
+    """They would become black, or anything."""
+    image = Image.fromarray(np.full((2, 2), pixel, np.float32 if pixel == 0.5 else np.int32))
+    with pytest.raises(UserError, match="image 0: its pixels are no numbers of 8 or 16 bits"):
+        decode(Memory(saved(image, "TIFF")), 0)
+
+
 def test_a_palette_becomes_rgb():
     image = Image.new("RGB", (3, 3), (200, 0, 40)).convert("P", palette=Image.Palette.ADAPTIVE)
     assert np.asarray(decode(Memory(saved(image)), 0))[1, 1].tolist() == [200, 0, 40]

@@ -52,8 +52,11 @@ def _problem(source: Encoded, index: int, reason: object) -> str:
 
 def _rgb(image: Image.Image) -> Image.Image:
     """Grey, palette or transparent images too; 16-bit ones scaled, where Pillow would clip them to white."""
-    if image.mode.startswith("I"):
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode.startswith(("I", "F")):
+        pixels = np.asarray(image)
+        if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > 0xFFFF:
+            raise ValueError("its pixels are no numbers of 8 or 16 bits")
+        image = Image.fromarray((pixels >> 8).astype(np.uint8))
     return image.convert("RGB")
 
 
