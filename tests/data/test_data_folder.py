@@ -37,6 +37,11 @@ def test_classes_are_the_sorted_folders_of_train(tmp_path, write_images):
     assert images.shape == (4, 3, 24, 24)
 
 
+def test_every_format_that_is_read_counts(tmp_path, write_images):
+    write_images(tmp_path, *TRAIN, "test/cat/1.gif", "test/cat/2.tif", "test/cat/3.TIFF", "test/emu/4.jfif")
+    assert labels(load(tmp_path).test) == [0, 0, 0, 2]
+
+
 def test_the_usual_size_is_224(tmp_path, write_images):
     write_images(tmp_path, *TRAIN, *TEST)
     data = load_data("folder", str(tmp_path), workers=0)

@@ -17,7 +17,7 @@ from .stats import IMAGENET
 NEEDS = "train/<class>/ and test/<class>/ with images"
 ADVICE = f"Give --data-dir the folder that holds {NEEDS}."
 TEST_NAMES = ("test", "val", "validation")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".ppm", ".pgm", ".gif", ".tif", ".tiff")
 
 
 class Files:
