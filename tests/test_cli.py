@@ -52,6 +52,14 @@ def test_train_then_eval_gives_the_same_number(run_folder, capsys):
     assert f"{trained['error']:.2f} %" in table
 
 
+def test_a_rate_is_refused_where_nothing_would_take_it(tmp_path, capsys):
+    small = ["--model", "condensenet20_sgc", "--stages", 1, "--growth", 8, "--image-size", 8, "--epochs", 1]
+    dgconv(capsys, "train", *small, "--out", tmp_path / "run")
+    code, _, err = dgconv(capsys, "eval", tmp_path / "run", "--pruning-rate", 0.5)
+    assert code == 2
+    assert "condensenet20_sgc has no gates that take a --pruning-rate, as _dgc and _dgcg models have" in err
+
+
 def test_train_in_a_fresh_process(tmp_path):
     command = [sys.executable, "-m", "dgconv", "train", "--stages", "1", "--growth", "4", "--image-size", "8"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # as all tests

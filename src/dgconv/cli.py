@@ -133,7 +133,7 @@ def eval(
         skip_corrupt_images: Leave corrupt images out; a run that was trained so does it anyway.
         json: Print JSON instead of a table.
     """
-    from .analysis.rate import calibration_images, set_rate
+    from .analysis.rate import calibration_images, can_set_rate, set_rate
     from .models import load_model
 
     recipe = Recipe.of_run(run)
@@ -144,6 +144,11 @@ def eval(
     device = find_device()
     model, data = load_model(run, device), recipe.load_data(data_dir)
     if pruning_rate is not None:
+        if not can_set_rate(model):
+            name = model.config["name"]
+            raise UserError(
+                f"{name} has no gates that take a --pruning-rate, as _dgc and _dgcg models have. Leave it out"
+            )
         set_rate(model, pruning_rate, calibration_images(data.train, device))
     _show_results([Result(model, data, evaluate(model, data.test, device=device), run)], device, json)
 

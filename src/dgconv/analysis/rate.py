@@ -39,6 +39,11 @@ def set_rate(model: nn.Module, rate: float, images: Tensor) -> None:
     _adapt_norms(model, images)
 
 
+def can_set_rate(model: nn.Module) -> bool:
+    """Whether it has gates that take a rate; those of your own do not."""
+    return any(isinstance(layer.gate, HeadGate | GlobalGate) for _, layer in dynamic_layers(model))
+
+
 def _prunes_at(layer: DynamicGroupConv2d, rate: float) -> bool:
     """Not only by its target, which a loaded state_dict does not bring along."""
     gate = layer.gate
