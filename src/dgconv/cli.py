@@ -184,7 +184,7 @@ def macs(
     from .display import print_macs, print_paper_comparison
     from .models import create_model, load_model
     from .models.storage import input_size_of
-    from .pruning import cut, pruning_of
+    from .pruning import what_is_left
 
     if paper:
         rows = compare_with_paper()
@@ -206,8 +206,7 @@ def macs(
         input_size = input_size or input_size_of(Path(model), network)
     else:
         network = create_model(model, num_classes=num_classes, **options)
-    used = cut(network) if pruning_of(network) else network  # of filter pruning, what is left
-    count = count_macs(used, input_size, convention, images)
+    count = count_macs(what_is_left(network), input_size, convention, images)
     show(count.to_dict(), json, lambda _: print_macs(console, model, count))
 
 

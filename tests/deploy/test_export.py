@@ -14,12 +14,13 @@ from torch import nn
 from dgconv import convert_, create_model, dynamic_layers, save_model
 from dgconv.cli import main
 from dgconv.deploy import export_model, prepare
-from dgconv.deploy.export import write_aoti, write_onnx, write_torch
+from dgconv.deploy.export import export_run, write_aoti, write_onnx, write_torch
 from dgconv.deploy.outputs import difference, names_of
 from dgconv.deploy.settle import settle_
 from dgconv.errors import UserError
 from dgconv.layers import HeadGate
 from dgconv.models.mobilenetv2 import STAGES
+from dgconv.pruning import cut, pruning_of
 
 NETWORKS = {
     "condensenet20_dgc": ({"stages": (2, 1), "growth": (8, 16)}, 16),
@@ -114,6 +115,19 @@ def test_torch_export(network, tmp_path):
     loaded = torch.export.load(tmp_path / "net.pt2")
     assert "dgconv.dynamic_group_conv2d" in str(loaded.graph)
     assert_computes(model, loaded.module(), size)
+
+
+def test_of_pruned_filters_what_is_left(tmp_path, capsys):
+    model = create_model("resnet20", num_classes=10, width=8, prune="l1", prune_rate=0.5).eval()
+    pruning_of(model).prune(model)
+    save_model(model, tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "net.pt2", "torch")
+    loaded = torch.export.load(tmp_path / "net.pt2")
+    assert sum(map(torch.numel, loaded.parameters())) == sum(p.numel() for p in cut(model).parameters())
+    assert_computes(model, loaded.module(), (3, 32, 32))
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", str(tmp_path / "run")])
+    assert "pruned filters" in capsys.readouterr().err
 
 
 class Branches(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..data import Data
 from ..models import ImageClassifier
-from ..pruning import cut, pruning_of
+from ..pruning import what_is_left
 from .mac_rules import needs_images
 from .macs import count_macs_by_convention
 
@@ -41,7 +41,7 @@ def summarize(
     """Count what was evaluated; ``error`` and ``pruning_rate`` come from :func:`dgconv.train.evaluate`."""
     images = images_to_measure(model, data, device)
     counts = count_macs_by_convention(model, data.input_size, images)
-    used = cut(model) if pruning_of(model) else model  # of filter pruning, what is left
+    used = what_is_left(model)
     left = counts if used is model else count_macs_by_convention(used, data.input_size, images)
     return Summary(
         model=model.config["name"],

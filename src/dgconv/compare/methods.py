@@ -7,7 +7,7 @@ from torch import nn
 
 from ..errors import UserError, unknown_name
 from ..layers import to_static_
-from ..pruning import PRUNING_METHODS, cut, pruning_of
+from ..pruning import PRUNING_METHODS, what_is_left
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,6 @@ def find_rivals(names: str) -> list[Rival]:
 
 def as_it_runs(model: nn.Module) -> nn.Module:
     """The network as it would be used: without what was pruned, without masks where they are static; on the CPU."""
-    form = copy.deepcopy(model).cpu().float().eval()
-    if pruning_of(form):
-        form = cut(form)
+    form = what_is_left(copy.deepcopy(model).cpu().float().eval())
     to_static_(form)
     return form

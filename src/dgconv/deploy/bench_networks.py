@@ -14,6 +14,7 @@ from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, create_model, list_models, load_model
 from ..models._registry import METHODS
 from ..models.storage import input_size_of
+from ..pruning import pruning_of
 from ..train.losses import take_saliencies
 from ..train.recipe import list_recipes, load_recipe
 from .settle import settle_
@@ -43,6 +44,11 @@ def find_networks(
     trained: ImageClassifier | None = None
     if path.is_dir():
         trained = load_model(path)
+        if pruning_of(trained):
+            raise UserError(
+                f"{path} has pruned filters, and no siblings with other convolutions. Time what is left of it with "
+                "dgconv.deploy.measure(dgconv.pruning.cut(model), images), or methods together with 'dgconv compare'"
+            )
         config, size = trained.config, input_size_of(path, trained)
     elif source in list_recipes() or source.endswith(".toml"):
         recipe = load_recipe(source)

@@ -33,6 +33,7 @@ from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers
 from ..models import load_model
 from ..models.storage import input_size_of
+from ..pruning import what_is_left
 from . import outputs
 from .outputs import worst
 from .prepared import PreparedModel
@@ -114,9 +115,12 @@ def _check(model: nn.Module) -> None:
 
 
 def export_run(run: Path | str, file: Path | str, format: Format) -> Exported:
-    """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on."""
+    """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on.
+
+    Of a network whose filters are pruned, what is left.
+    """
     model = load_model(run)
-    return export_model(model, file, format, input_size_of(Path(run), model))
+    return export_model(what_is_left(model), file, format, input_size_of(Path(run), model))
 
 
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:

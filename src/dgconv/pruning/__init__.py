@@ -4,7 +4,7 @@ from .base import FilterPruning
 from .cut import resize_
 from .fpgm import GeometricMedianPruning
 from .l1 import L1Pruning
-from .methods import PRUNING_METHODS, PruningMethod, attach_pruning, cut, pruning_of
+from .methods import PRUNING_METHODS, PruningMethod, attach_pruning, cut, pruning_of, what_is_left
 from .ns import NetworkSlimming
 from .sfp import SoftFilterPruning
 
@@ -13,6 +13,7 @@ __all__ = [
     "cut",
     "pruning_of",
     "resize_",
+    "what_is_left",
     "PRUNING_METHODS",
     "PruningMethod",
     "FilterPruning",

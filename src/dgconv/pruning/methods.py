@@ -53,6 +53,11 @@ def pruning_of(model: nn.Module) -> FilterPruning | None:
     return pruning if isinstance(pruning, FilterPruning) else None
 
 
+def what_is_left(model: nn.Module) -> nn.Module:
+    """The network as it runs: cut, where filters are pruned; any other as it is."""
+    return cut(model) if pruning_of(model) else model
+
+
 def cut(model: nn.Module) -> nn.Module:
     """A new network without the channels that ``model`` has pruned for good, and without masks.
 

@@ -12,7 +12,7 @@ from ..deploy import PreparedModel, prepare
 from ..environment import describe_environment
 from ..errors import UserError
 from ..models import load_model
-from .network import as_it_runs
+from ..pruning import what_is_left
 
 REPEATS = 15
 REST = ""  # the name under which everything is that is no layer of the list
@@ -45,7 +45,7 @@ class LayerTimes:
 
 def measure_layers(run: RunFolder, names: Collection[str], repeats: int = REPEATS) -> LayerTimes:
     """One test image through the prepared network, the median of several calls, for the layers of these names."""
-    prepared = prepare(as_it_runs(load_model(run.folder)))  # the run's own may be on a GPU
+    prepared = prepare(what_is_left(load_model(run.folder)))  # the run's own may be on a GPU
     report = prepared.report()
     if report.left:
         raise UserError(f"parts of the prepared network run with torch, which tells no layers: {report.left[0].reason}")

@@ -7,9 +7,10 @@ from ..analysis.mac_rules import needs_images
 from ..analysis.macs import CONVENTIONS
 from ..analysis.plan import Agreement, Cost, DataFacts, compare, count_cost, reported_for
 from ..analysis.run_folder import RunFolder
+from ..pruning import what_is_left
 from ..train.recipe import Reported
 from .missing import Missing, attempt
-from .network import as_it_runs, count_network
+from .network import count_network
 
 
 @dataclass(frozen=True)
@@ -62,5 +63,5 @@ def _cost_of(run: RunFolder, missing: list[Missing]) -> Cost:
     if "recipe" in run.config:
         classes = run.config["model"].get("num_classes", 0)
         dense = count_cost(run.recipe, DataFacts(0, classes, run.input_size[-1]), model).dense_macs
-    parameters = sum(parameter.numel() for parameter in as_it_runs(model).parameters())
+    parameters = sum(parameter.numel() for parameter in what_is_left(model).parameters())
     return Cost(parameters, {convention: count.macs for convention, count in counts.items()}, dense)
