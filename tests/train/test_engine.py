@@ -237,6 +237,7 @@ def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
     [
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"epochs": 2.5}, "epochs must be at least 1, and a whole number, got 2.5"),
         ({"learning_rate": -1.0}, "learning_rate must not be negative"),
         ({"weight_decay": float("nan")}, "weight_decay must not be negative"),
         ({"angle_weight": float("nan")}, "angle_weight must not be negative or infinite, got nan"),
@@ -248,6 +249,13 @@ def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
 def test_wrong_recipes(options, message):
     with pytest.raises(UserError, match=message):
         Recipe(**options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match=r"no GPU here.*'cpu'"):
+        train(Recipe(**SMALL, epochs=1), tmp_path / "run", device="cuda")
+    assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard_says_what_metrics_jsonl_says(tmp_path):

@@ -113,7 +113,7 @@ def test_a_file_of_ones_own(tmp_path):
         ("compile = 1", "compile must be true or false, got 1"),
         ("model = 3", "model must be a text, got 3"),
         ('precision = "float16"', "precision must be 'float32' or 'bfloat16', got 'float16'"),
-        ("epochs = 0", "epochs must be at least 1, got 0"),
+        ("epochs = 0", "epochs must be at least 1, and a whole number, got 0"),
         ("workers = -1", "workers must not be negative"),
         ("epochs = ", "is not a TOML file: Invalid value"),
         ("[epochs]\nnumber = 3", "epochs must be a whole number"),

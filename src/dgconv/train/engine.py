@@ -57,6 +57,8 @@ def train_all(
     _check_folders(folders)
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
+    if target.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"torch sees no GPU here, but device is {device!r}; use 'cpu'")
     at_once = _at_once(side_by_side, target, len(jobs))
     load = _Loader(target)
     for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked

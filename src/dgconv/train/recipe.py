@@ -161,8 +161,8 @@ class Recipe:
         if self.workers is not None and self.workers < 0:
             raise UserError(f"workers must not be negative, got {self.workers}; 0 decodes without worker processes")
         for name in ("epochs", "batch_size", "threshold_every", "threshold_batches"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, and a whole number, got {getattr(self, name)}")
         for name in NOT_NEGATIVE:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
