@@ -12,6 +12,7 @@ import torch
 from processes import run_dgconv, start_dgconv
 from safetensors.torch import load_file
 
+from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.models.mobilenetv2 import STAGES
@@ -236,3 +237,10 @@ def test_a_run_of_a_version_with_fewer_settings_goes_on():
     older = {name: value for name, value in recipe.items() if name not in ("ramp_end", "clip_gradients")}
     assert recipe_differences(older, recipe) == []
     assert recipe_differences(older, recipe | {"ramp_end": 0.5}) == ["ramp_end was 0.75, is 0.5"]
+
+
+def test_a_run_without_a_whole_epoch_is_told_how_to_go_on(tmp_path, capsys):
+    (tmp_path / CHECKPOINT).touch()
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", str(tmp_path)])
+    assert f"Go on with: dgconv train --resume {tmp_path}" in " ".join(capsys.readouterr().err.split())

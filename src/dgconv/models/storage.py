@@ -16,7 +16,7 @@ from ..errors import UserError
 from ._classifier import ImageClassifier
 from ._registry import create_model
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CHECKPOINT = "config.json", "model.safetensors", "checkpoint.safetensors"
 
 
 def save_model(model: ImageClassifier, folder: Path | str, **extra: Any) -> None:
@@ -70,6 +70,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text())
     except FileNotFoundError:
+        if (folder / CHECKPOINT).exists():
+            raise UserError(
+                f"{folder} was stopped in its first epoch, and has no network to look at yet. "
+                f"Go on with: dgconv train --resume {folder}"
+            ) from None
         raise UserError(
             f"{folder} is not a run folder: it has no {CONFIG}. 'dgconv train' and 'dgconv import-authors' write one"
         ) from None

@@ -13,10 +13,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.storage import write_atomically
+from ..models.storage import CHECKPOINT, write_atomically
 from .recipe import Recipe
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass
