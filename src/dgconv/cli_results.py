@@ -86,7 +86,7 @@ def _print_rows(rows: "list[Row]") -> None:
 def _print_table(title: str, headings: Sequence[str], lines: list[list[str]]) -> None:
     table = Table(title=title.replace("`", ""), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=bool(number))
+        table.add_column(heading, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for line in lines:
         table.add_row(*(escape(cell.replace("`", "")) for cell in line))
     console.print(table)

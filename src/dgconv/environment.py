@@ -8,6 +8,16 @@ from pathlib import Path
 
 import torch
 
+from .errors import UserError
+
+
+def refuse_missing_gpu(device: str) -> None:
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            f"no GPU is to be seen by torch {torch.__version__}. Use the device cpu, "
+            "or see that the driver works ('nvidia-smi') and torch is a CUDA build"
+        )
+
 
 def describe_environment(device: torch.device | str) -> dict[str, str | int]:
     """Hardware, threads, torch and date."""

@@ -253,7 +253,7 @@ def test_wrong_recipes(options, message):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"no GPU here.*'cpu'"):
+    with pytest.raises(UserError, match=r"no GPU is to be seen.*Use the device cpu"):
         train(Recipe(**SMALL, epochs=1), tmp_path / "run", device="cuda")
     assert not (tmp_path / "run").exists()
 
@@ -446,8 +446,8 @@ def test_on_a_gpu_none_waits_for_another():
     for step in steps:
         step.is_done = True
     assert one.is_ready(nothing)
-    assert one.is_due == look
-    one.is_due = nothing
+    assert one.due == look
+    one.due = nothing
     for at_end, evaluating in ((9, False), (1, True)):
         position.step, one.is_evaluating = at_end, evaluating
         one.queued.append(Step())

@@ -113,7 +113,7 @@ def _count(
     if images is None:
         images = _blank_image(model, input_size)
     counter = _Counter(conventions, measured, max(1, images.shape[0]))
-    with _only_evaluating(model), counter.watching(model):
+    with _looking_at(model), counter.watching(model):
         try:
             model(images)
         except RuntimeError as error:
@@ -133,10 +133,10 @@ def _blank_image(model: nn.Module, input_size: tuple[int, ...] | None) -> Tensor
 
 
 @contextmanager
-def _only_evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, without gradients."""
+def _looking_at(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, without gradients and without what would hide operations."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # one operation that hides what it multiplies
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with evaluating(model), torch.inference_mode():
             yield

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ..data import Data
+from ..environment import refuse_missing_gpu
 from ..errors import UserError
 from ..writable import check_folder
 from .checkpoint import CHECKPOINT, Checkpoint, disk_trouble, load_checkpoint
@@ -57,8 +58,7 @@ def train_all(
     _check_folders(folders)
     watcher = watcher if watcher and rank() == 0 else Silent()
     target = torch.device(device)
-    if target.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"torch sees no GPU here, but device is {device!r}; use 'cpu'")
+    refuse_missing_gpu(device)
     at_once = _at_once(side_by_side, target, len(jobs))
     load = _Loader(target)
     for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked

@@ -133,7 +133,7 @@ class Queue:
                 del self.under_way[number]
 
     def _see_to(self, number: int, one: "_UnderWay") -> None:
-        due, one.is_due = one.is_due, _Due()
+        due, one.due = one.due, _Due()
         run = one.run
         if due.check:
             run.check_finite()
@@ -179,7 +179,7 @@ class _UnderWay:
     stream: torch.cuda.Stream | None
     is_started: bool = False
     is_evaluating: bool = False
-    is_due: _Due = _Due()
+    due: _Due = _Due()
     random: Tensor = field(default_factory=torch.get_rng_state)  # as it was begun, or restored
     queued: deque[torch.cuda.Event] = field(default_factory=deque)  # of the steps that the device has still to do
 
@@ -195,14 +195,14 @@ class _UnderWay:
         if self.stream:
             self.queued.append(self.stream.record_event())
 
-    def is_ready(self, due: _Due) -> bool:
+    def is_ready(self, also: _Due) -> bool:
         """Whether it can be advanced. What reads results must find them done, or it would wait for the device."""
-        self.is_due = self.is_due.and_also(due)
+        self.due = self.due.and_also(also)
         if world_size() > 1:
             return True  # all ranks must take the same turns
         while self.queued and self.queued[0].query():
             self.queued.popleft()
-        is_read = self.is_evaluating or self.is_due != _Due() or self.run.position.step == self.run.steps_per_epoch
+        is_read = self.is_evaluating or self.due != _Due() or self.run.position.step == self.run.steps_per_epoch
         return len(self.queued) < (1 if is_read else AHEAD)
 
 
