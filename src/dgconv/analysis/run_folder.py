@@ -14,6 +14,7 @@ from ..layers import DynamicGroupConv2d, GlobalGate
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, create_model, load_model
 from ..models.storage import WEIGHTS, read_config
+from ..pruning import what_is_left
 from ..train.evaluate import Evaluation, evaluate
 from ..train.logs import read_metrics
 from ..train.recipe import Recipe
@@ -22,8 +23,7 @@ from .mac_rules import needs_images
 from .macs import Convention, MacCount, count_macs
 from .rate import calibration_images
 from .record import Recording, record_run
-
-MEASURED_IMAGES = 256  # on which a cost is measured that depends on the image
+from .summary import images_to_measure
 
 
 class RunFolder:
@@ -139,11 +139,12 @@ class RunFolder:
         return name or names[min(int(depth * len(names)), len(names) - 1)]
 
     def macs(self, convention: Convention = "authors") -> MacCount:
-        """Of one image; measured on images where the cost depends on them and there are weights."""
-        if self.has_weights and needs_images(self.untrained_model):
-            images = next(iter(self.data.test.batches(MEASURED_IMAGES, train=False, device=self.device)))[0]
-            return count_macs(self.model, self.input_size, convention, images)
-        return count_macs(self.untrained_model.eval(), self.input_size, convention)
+        """Of one image, in the network as it runs: cut where filters are pruned, its groups those that it has learned,
+        measured on images where the cost depends on them. Without weights, what the options tell."""
+        if not self.has_weights:
+            return count_macs(self.untrained_model.eval(), self.input_size, convention)
+        images = images_to_measure(self.model, self.data, self.device) if needs_images(self.model) else None
+        return count_macs(what_is_left(self.model), self.input_size, convention, images)
 
     def pass_at(self, rate: float) -> Pass:
         """All test images at a pruning rate, which needs no training."""

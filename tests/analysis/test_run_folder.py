@@ -1,0 +1,26 @@
+"""What a run folder says of its network."""
+
+import pytest
+
+from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.summary import summarize
+from dgconv.train import Recipe, train
+
+TINY = {"width": 4, "image_size": 8, "epochs": 1, "batch_size": 512, "seed": 1}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"model": "resnet20", "prune": "l1", "prune_rate": 0.5},
+        {"model": "resnet20_flgc", "groups": 4},
+        {"model": "resnet20_fbs"},
+    ],
+    ids=lambda method: method.get("prune", method["model"]),
+)
+def test_macs_are_those_of_the_trained_network_as_it_runs(method, tmp_path):
+    trained = train(Recipe(**TINY, **method), tmp_path / "run")
+    counted = summarize(trained.model, trained.data, error=0.0, pruning_rate=None)
+    run = RunFolder(tmp_path / "run")
+    assert {convention: run.macs(convention).macs for convention in counted.macs} == pytest.approx(counted.macs)
+    assert run.macs("paper").macs < 0.9 * counted.dense_macs["paper"]
