@@ -19,12 +19,13 @@ from torch.multiprocessing import start_processes
 
 from dgconv.analysis.macs import count_macs
 from dgconv.data import load_data
+from dgconv.errors import UserError
 from dgconv.models import create_model
 from dgconv.train import Recipe, side_by_side, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.distributed import exiting_at_once, synchronize_batch_norm
-from dgconv.train.run import Run
+from dgconv.train.run import Run, refuse_mistakes
 
 OPTIONS = {"stages": (2, 2), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
 
@@ -68,6 +69,19 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, model):
         for name, value in values.items():
             scale = expected[name].abs().max().clamp(min=1e-3)
             assert (value - expected[name]).abs().max() / scale < 1e-6, name
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "message"), [(63, "must be a multiple of the 2"), (1500, "1437 training images do not fill a batch")]
+)
+def test_batches_that_processes_cannot_share_evenly_are_refused(batch_size, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("dgconv.train.run.world_size", lambda: 2)
+    recipe, data = Recipe(model="condensenet20", **OPTIONS), load_data("digits", image_size=8)
+    refuse_mistakes(recipe, tmp_path, data, None)
+    with pytest.raises(UserError, match=message):
+        refuse_mistakes(replace(recipe, batch_size=batch_size), tmp_path, data, None)
+    with pytest.raises(UserError, match=message):
+        Run(replace(recipe, batch_size=batch_size), tmp_path, data, torch.device("cpu"))
 
 
 def test_what_is_synchronized_evaluates_and_costs_the_same():

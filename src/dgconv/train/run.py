@@ -52,7 +52,7 @@ class Run:
         resume_from: Checkpoint | None = None,
         side_by_side: int = 1,
     ) -> None:
-        _refuse_uneven_shares(recipe)
+        _refuse_uneven_shares(recipe, data)
         self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
         torch.manual_seed(recipe.seed)
         self.model = _build_model(recipe, data).to(device)
@@ -302,7 +302,7 @@ class Run:
 
 def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Checkpoint | None) -> None:
     """What :class:`Run` would refuse, without beginning one."""
-    _refuse_uneven_shares(recipe)
+    _refuse_uneven_shares(recipe, data)
     if resume_from:
         refuse_other_recipe(resume_from, recipe, folder)
     model = _build_model(recipe, data)
@@ -327,6 +327,12 @@ def _build_model(recipe: Recipe, data: Data) -> ImageClassifier:
     return model
 
 
-def _refuse_uneven_shares(recipe: Recipe) -> None:
+def _refuse_uneven_shares(recipe: Recipe, data: Data) -> None:
+    """Each rank must have as many images of a batch as the others, and where there are fewer, of all there are."""
     if recipe.batch_size % world_size():
         raise UserError(f"batch size {recipe.batch_size} must be a multiple of the {world_size()} processes")
+    if min(recipe.batch_size, len(data.train)) % world_size():
+        raise UserError(
+            f"the {len(data.train)} training images do not fill a batch of {recipe.batch_size}, and cannot be shared "
+            f"evenly by the {world_size()} processes. Give a smaller --batch-size"
+        )
