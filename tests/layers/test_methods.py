@@ -171,6 +171,8 @@ def test_halved_classifier_keeps_the_features_of_largest_weight():
     assert model.fc.index.tolist() == list(range(0, 32, 2))
     assert model.num_classes == 10
     torch.testing.assert_close(model(x), features[:, ::2] @ linear.weight[:, ::2].T + linear.bias)
+    with pytest.raises(UserError, match="'fc' is halved already"):
+        halve_classifier(model)
     with pytest.raises(UserError, match=r"no nn\.Linear"):
         halve_classifier(nn.Sequential(nn.Conv2d(3, 3, 1)))
 

@@ -37,6 +37,13 @@ def test_forward_backward_and_head(name):
     assert model(x).shape == (2, model.num_features)
 
 
+def test_a_fresh_classifier_is_where_the_other_layers_are():
+    model = create_model("mobilenetv2", width=0.25).to("meta", torch.float64)
+    model.reset_classifier(3)
+    weight = model.get_classifier().weight
+    assert (weight.device.type, weight.dtype) == ("meta", torch.float64)
+
+
 @pytest.mark.parametrize(
     ("backbone", "kernels"),
     [
@@ -135,6 +142,7 @@ def test_list_models_takes_patterns():
             lambda: create_model("condensenet50", growth=(0, 0, 0)),
             "growth must be whole numbers, each at least 1, got 8, 8",
         ),
+        (lambda: create_model("condensenet50", stages=(), growth=()), "stages and growth must be.*got none"),
         (lambda: create_model("condensenet50", growth=(4, 5, 6)), r"multiples of 4, the groups.*got \[4, 5, 6\]"),
         (lambda: create_model("resnet20", width=-4), "width must be whole numbers, each at least 1, got 3, 3, 3, -4"),
         (lambda: create_model("resnet20", width=1.5), "got 3, 3, 3, 1.5"),

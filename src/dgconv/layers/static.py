@@ -37,6 +37,8 @@ def halve_classifier(model: nn.Module) -> None:
     if not layers or not layers[-1][0]:
         raise UserError(f"{type(model).__name__} holds no nn.Linear whose features could be halved")
     name, linear = layers[-1]
+    if isinstance(linear, IndexedLinear):
+        raise UserError(f"the classifier {name!r} is halved already")
     use = linear.weight.abs().sum(0, keepdim=True)  # [1, features]
     kept = HeadGate(linear.in_features, 0.5, device=use.device).mask(use)
     model.set_submodule(name, IndexedLinear(linear, kept[0].nonzero().flatten()).train(linear.training))

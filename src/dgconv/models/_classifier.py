@@ -41,16 +41,17 @@ class ImageClassifier(nn.Module, ABC):
         return getattr(self.get_classifier(), "out_features", 0)
 
     def reset_classifier(self, num_classes: int) -> None:
-        """A fresh last layer; 0 classes leaves the features as they are."""
-        self.set_submodule(self.classifier_path, make_classifier(self.num_features, num_classes))
+        """A fresh last layer, where and of the dtype that the others are; 0 classes leaves the features as they are."""
+        fresh = make_classifier(self.num_features, num_classes).to(next(self.parameters()))
+        self.set_submodule(self.classifier_path, fresh)
         if hasattr(self, "config"):
             self.config["num_classes"] = num_classes
 
 
 def check_sizes(name: str, *sizes: int) -> None:
     """Of what a network is built from: whole numbers, at least 1."""
-    if not all(isinstance(size, int) and size >= 1 for size in sizes):
-        raise UserError(f"{name} must be whole numbers, each at least 1, got {', '.join(map(str, sizes))}")
+    if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):
+        raise UserError(f"{name} must be whole numbers, each at least 1, got {', '.join(map(str, sizes)) or 'none'}")
 
 
 def make_classifier(features: int, num_classes: int) -> nn.Module:
