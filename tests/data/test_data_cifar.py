@@ -2,19 +2,21 @@
 
 import pytest
 
-from dgconv.data import TensorSplit, load_data
+from dgconv.data import TensorSplit, decode, load_data
 from dgconv.errors import UserError
 
 
 @pytest.fixture
 def cifar(tmp_path, write_parquet, noise):
-    """A folder that looks like CIFAR with `classes` classes and two images a split."""
+    """A folder that looks like CIFAR with `classes` classes, and an even number of images a split."""
 
-    def write(classes, side=32, **options):
+    def write(classes, side=32, images=2, **options):
         names = [f"class {number}" for number in range(classes)]
         for split in ("train", "test"):
             file = tmp_path / "plain_text" / f"{split}-00000-of-00001.parquet"
-            write_parquet(file, noise(2, side, side), [classes - 1, 3], image="img", names=names, **options)
+            write_parquet(
+                file, noise(images, side, side), [classes - 1, 3] * (images // 2), image="img", names=names, **options
+            )
         return tmp_path
 
     return write
@@ -54,3 +56,18 @@ def test_refuses_images_of_another_size(cifar, side):
 def test_refuses_to_resize(cifar):
     with pytest.raises(UserError, match="image size 224 is not 32"):
         load_data("cifar10", cifar(10), image_size=224)
+
+
+def test_decoding_without_worker_processes(cifar, monkeypatch):
+    asked = []
+    loader = decode.DataLoader
+    monkeypatch.setattr(decode, "PART", 1)
+    monkeypatch.setattr(decode, "default_workers", lambda: 2)
+    monkeypatch.setattr(
+        decode, "DataLoader", lambda *args, **options: asked.append(options["num_workers"]) or loader(*args, **options)
+    )
+    folder = cifar(10, images=8)
+    load_data("cifar10", folder, workers=0)
+    assert asked == [0, 0]
+    load_data("cifar10", folder)
+    assert asked[2:] == [2, 2]

@@ -18,6 +18,7 @@ def load_cifar(
     *,
     image_size: int | None = None,
     label_column: str | None = None,
+    workers: int | None = None,
     corrupt: CorruptImages | None = None,
 ) -> Data:
     """Checked to be what its name says, because its known mean and standard deviation belong to it alone."""
@@ -25,7 +26,7 @@ def load_cifar(
     if image_size not in (None, SIDE):
         raise UserError(f"image size {image_size} is not {SIDE}, the size of {name}. {otherwise}")
     count, stats = KNOWN[name]
-    data = load_parquet(name, root, label_column=label_column, stats=stats, corrupt=corrupt)
+    data = load_parquet(name, root, label_column=label_column, workers=workers, stats=stats, corrupt=corrupt)
     if len(data.classes) != count:
         raise UserError(f"{root} has {len(data.classes)} classes; {name} has {count}. {otherwise}")
     if data.input_size != (3, SIDE, SIDE):

@@ -48,8 +48,8 @@ def load_data(
     """Load a data set by name.
 
     `data_dir` is its folder (the embedded digits take none); `image_size` overrules its usual input size;
-    `label_column` chooses among several labels in Parquet files; `workers` processes decode large images
-    (None: one a core, at most 8; 0: none). A corrupt image is an error that names it or, with
+    `label_column` chooses among several labels in Parquet files; `workers` processes decode images that are
+    large or many (None: one a core, at most 8; 0: none). A corrupt image is an error that names it or, with
     `skip_corrupt_images`, a warning that does, and then the image is skipped as `Split.batches` says.
     """
     if name not in NEEDED_FOLDER:
@@ -70,8 +70,5 @@ def load_data(
     corrupt = CorruptImages(skip_corrupt_images)
     if name == "folder":
         return load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
-    if name == "parquet":
-        return load_parquet(
-            name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt
-        )
-    return load_cifar(name, root, image_size=image_size, label_column=label_column, corrupt=corrupt)
+    load = load_parquet if name == "parquet" else load_cifar
+    return load(name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt)
