@@ -17,6 +17,7 @@ from ..models.storage import input_size_of
 from ..pruning import pruning_of
 from ..train.losses import take_saliencies
 from ..train.recipe import list_recipes, load_recipe
+from ..train.threshold import quantile
 from .settle import settle_
 
 LAYER_OPTIONS = {option for method in METHODS.values() for option in method.options}
@@ -121,4 +122,4 @@ def _global_threshold(model: nn.Module, size: tuple[int, int, int]) -> float:
     model(torch.randn(4, *size))
     scores = torch.cat([saliency.abs().flatten() for saliency in take_saliencies(model)])
     model.eval()
-    return float(scores.kthvalue(max(1, round(rate * scores.numel()))).values)
+    return float(quantile(scores, rate))
