@@ -16,6 +16,7 @@ from dgconv.layers import (
     LearnedGroupConv2d,
     LowCostCollaborativeConv2d,
     MethodLayer,
+    StandardGroupConv2d,
     halve_classifier,
     to_static_,
 )
@@ -178,6 +179,16 @@ def test_low_cost_collaboration():
     assert needs_images(layer)
     plain = LowCostCollaborativeConv2d(8, 12, 1)
     assert count_macs(plain, (8, 10, 10)).macs == DENSE / 9
+
+
+def test_a_method_on_a_grouped_convolution_costs_its_share_of_that_one():
+    boosted = count_macs(FeatureBoostingConv2d(8, 12, 3, padding=1, groups=2, density=0.5), (8, 10, 10))
+    assert (boosted.macs, boosted.dense_macs) == (DENSE / 2 / 2 + 8 * 12, DENSE / 2)
+    collaborating = LowCostCollaborativeConv2d(8, 12, 3, padding=1, groups=4, open_share=0.4)
+    assert count_macs(collaborating, (8, 10, 10)).macs == pytest.approx(DENSE / 4 * (1 / 9 + 0.4))
+    assert count_macs(LowCostCollaborativeConv2d(8, 12, 1, groups=2), (8, 10, 10)).macs == DENSE / 9 / 2
+    grouped = count_macs(StandardGroupConv2d(8, 12, 3, padding=1, groups=2), (8, 10, 10))
+    assert (grouped.macs, grouped.dense_macs) == (DENSE / 2, DENSE), "it is the method that divides"
 
 
 def test_count_follows_the_gate():

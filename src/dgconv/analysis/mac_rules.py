@@ -55,7 +55,7 @@ def cost_of(module: nn.Module, call: Call) -> Cost | None:
     if isinstance(module, nn.Conv2d | DynamicGroupConv2d):
         plain = module.weight[0].numel() * call.out[0].numel()
         if rule := rule_for(module):
-            dense = module.in_channels * math.prod(module.kernel_size) * call.out[0].numel()
+            dense = plain * module.groups if isinstance(module, StandardGroupConv2d) else plain
             share, overhead = rule(module, call)
             return Cost(dense * share + overhead, dense, share)
         return Cost(plain, plain)
