@@ -8,15 +8,16 @@ import sys
 
 import pytest
 import torch
+from PIL import Image
 from processes import start_dgconv
 
 import dgconv_command
-from dgconv import __version__
+from dgconv import __version__, create_model, save_model
 from dgconv.analysis.paper import compare_with_paper
 from dgconv.analysis.run_folder import open_runs
 from dgconv.cli import main
 from dgconv.errors import UserError
-from dgconv.train.recipe import list_recipes, load_recipe, reported_of
+from dgconv.train.recipe import Recipe, list_recipes, load_recipe, reported_of
 from dgconv.train_arguments import parse_train, run_folders
 
 SMALL = ["--stages", 1, 1, "--growth", 4, 8, "--image-size", 8, "--epochs", 1, "--batch-size", 256]
@@ -188,6 +189,21 @@ def test_macs(run_folder, capsys):
     _, table, _ = dgconv(capsys, "macs", "resnet20_dgc")
     assert "layer3.2.conv2" in table
     assert "3.86x less" in table
+
+
+def test_macs_of_a_run_whose_data_set_has_moved(tmp_path, capsys):
+    for place in ("train/a", "train/b", "test/a"):
+        (tmp_path / "data" / place).mkdir(parents=True)
+        Image.new("RGB", (16, 16), "red").save(tmp_path / "data" / place / "1.png")
+    model = create_model("condensenet20_dgcg", num_classes=2, stages=(1,), growth=(4,))
+    recipe = Recipe(model="condensenet20_dgcg", data="folder", data_dir=str(tmp_path / "gone"), image_size=16)
+    save_model(model, tmp_path / "run", recipe=recipe.to_dict(), input_size=[3, 16, 16])
+    code, _, err = dgconv(capsys, "macs", tmp_path / "run")
+    assert code == 2
+    assert "gone does not exist" in err
+    code, out, _ = dgconv(capsys, "macs", tmp_path / "run", "--data-dir", tmp_path / "data", "--json")
+    assert code == 0
+    assert json.loads(out)["measured"]
 
 
 def test_macs_paper(capsys, monkeypatch):

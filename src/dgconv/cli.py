@@ -162,6 +162,7 @@ def macs(
     heads: int | None = None,
     groups: int | None = None,
     input_size: tuple[int, int, int] | None = None,
+    data_dir: str | None = None,
     json: bool = False,
 ) -> None:
     """Count multiply-accumulate operations, layer by layer.
@@ -175,6 +176,7 @@ def macs(
         heads: Heads of each dynamic layer.
         groups: Groups of a _sgc model.
         input_size: Channels, height, width; default as the model is trained.
+        data_dir: Folder of a run's data set, if it is no longer where it was; for costs that depend on the image.
         json: Print JSON instead of a table.
     """
     from .analysis.mac_rules import needs_images
@@ -202,7 +204,8 @@ def macs(
             )
         network, recipe = load_model(model), Recipe.of_run(Path(model))
         if input_size is None and recipe and needs_images(network):
-            images = images_to_measure(network, recipe.load_data())
+            refuse_unused_folder(data_dir, [recipe.data])
+            images = images_to_measure(network, recipe.load_data(data_dir))
         input_size = input_size or input_size_of(Path(model), network)
     else:
         network = create_model(model, num_classes=num_classes, **options)
