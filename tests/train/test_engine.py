@@ -3,6 +3,7 @@
 import gc
 import json
 import signal
+import threading
 import weakref
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
@@ -267,6 +268,12 @@ def test_tensorboard_says_what_metrics_jsonl_says(tmp_path):
         scalars = events.Scalars(name)
         assert [scalar.value for scalar in scalars] == pytest.approx([line[name] for line in lines], rel=1e-6)
         assert [scalar.step for scalar in scalars] == [1, 2]
+
+
+def test_leaves_no_thread_behind(tmp_path):
+    before = set(threading.enumerate())
+    run(tmp_path / "run", epochs=1)
+    assert set(threading.enumerate()) <= before
 
 
 class Notes(Silent):

@@ -75,7 +75,9 @@ def train_all(
         def begin(index: int) -> Run:
             recipe, _ = jobs[index]
             run = Run(recipe, folders[index], load(recipe), target, found[index], at_once)
-            leave.callback(run.writer.close)  # while the folder is still held
+            leave.callback(run.writer.close)  # while the folder is still held; and nothing here holds the run
+            if run.log:
+                leave.callback(run.log.close)
             return run
 
         for index in range(at_once, len(jobs)):

@@ -48,6 +48,11 @@ class RunLog:
                     self.board.add_scalar(name, value, metrics["epoch"])
             self.board.flush()
 
+    def close(self) -> None:
+        """Ends the thread that writes event files."""
+        if vars(self).get("board"):
+            self.board.close()
+
 
 def _is_json(line: bytes) -> bool:
     try:
