@@ -1,5 +1,6 @@
 """What something was trained or measured on: the header that every figure carries."""
 
+import os
 import platform
 import time
 from collections.abc import Iterator
@@ -27,6 +28,11 @@ def describe_environment(device: torch.device | str) -> dict[str, str | int]:
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def usable_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_name() -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..deploy import prepare
+from ..deploy.bench import quartiles
 from ..deploy.prepared import PreparedModel
 from ..environment import one_thread
 
@@ -49,7 +50,7 @@ def measure_latencies(networks: Mapping[str, nn.Module], images: Tensor) -> dict
             if repeat + 1 >= FEWEST and time.perf_counter() - started > SECONDS:
                 break
     return {
-        name: Latency(statistics.median(values), _quartiles(values), _native_share(prepared[name]), differences[name])
+        name: Latency(statistics.median(values), quartiles(values), _native_share(prepared[name]), differences[name])
         for name, values in seconds.items()
     }
 
@@ -63,8 +64,3 @@ def _disagreement(network: nn.Module, prepared: PreparedModel, images: Tensor) -
 def _native_share(prepared: PreparedModel) -> float:
     report = prepared.report()
     return len(report.native) / len(report.rows)
-
-
-def _quartiles(values: list[float]) -> tuple[float, float]:
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high

@@ -1,6 +1,5 @@
 """Encoded images, wherever they are stored, and decoding them with Pillow."""
 
-import os
 import sys
 from io import BytesIO
 from typing import Protocol
@@ -11,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ..environment import usable_cores
 from ..errors import UserError
 from .corrupt import CorruptImage, CorruptImages
 
@@ -146,8 +146,7 @@ class _Parts(Dataset[PartOrError]):
 
 def default_workers() -> int:
     """One a core this process may use; more than 8 rarely help one accelerator."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(8, cores)
+    return min(8, usable_cores())
 
 
 def none_readable(source: Encoded) -> UserError:

@@ -5,7 +5,6 @@ Before the timed call there is a pause, and then the form runs untimed for a whi
 spinning for some milliseconds after a call, on cores that the next runtime needs, and caches hold what others left.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..environment import describe_environment
+from ..environment import describe_environment, usable_cores
 from ..errors import UserError
 from ..layers.select import dynamic_layers
 from ..ops import native
@@ -93,7 +92,7 @@ def _bench(
     tell: Tell = lambda what, done, total: None,
 ) -> Bench:
     """Every form of every network; the last network is the one that the figures are about."""
-    threads = threads or tuple(sorted({1, cores()}))
+    threads = threads or tuple(sorted({1, usable_cores()}))
     _check_positive("threads", threads)
     _check_positive("repeats", (1 if repeats is None else repeats,))
     _, channels, height, width = batches[0].shape
@@ -133,12 +132,7 @@ def describe_machine() -> dict[str, Any]:
     environment: dict[str, Any] = describe_environment("cpu")
     del environment["threads"]  # each measurement has its own
     packages = {name: package_version(name) for name in ("onnxruntime", "openvino")}
-    return environment | {"cores": cores(), "dgconv": __version__, "native kernels": native.isa()} | packages
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return environment | {"cores": usable_cores(), "dgconv": __version__, "native kernels": native.isa()} | packages
 
 
 def rows_of(forms: list[Form], seconds: dict[Form, list[float]], missing: dict[Form, str]) -> list[Row]:
@@ -155,7 +149,7 @@ def rows_of(forms: list[Form], seconds: dict[Form, list[float]], missing: dict[F
             continue
         form = min(timed, key=lambda candidate: medians[candidate])
         median = medians[form]
-        rows.append(Row(kind, name, form.layout, median, _quartiles(seconds[form]), baseline / median))
+        rows.append(Row(kind, name, form.layout, median, quartiles(seconds[form]), baseline / median))
     return rows
 
 
@@ -207,7 +201,8 @@ def _split(model: nn.Module, images: Tensor, repeats: int = 5) -> dict[str, floa
     return {part: statistics.median(split.get(part, 0.0) for split in splits) for part in splits[0]}
 
 
-def _quartiles(values: list[float]) -> tuple[float, float]:
+def quartiles(values: list[float]) -> tuple[float, float]:
+    """The first and the third."""
     if len(values) == 1:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
