@@ -1,6 +1,8 @@
 """measure: the user's own network, beside the one it was made from. Times themselves are not judged."""
 
 import copy
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -88,3 +90,21 @@ def test_wrong_use(networks) -> None:
         measure(model, images, threads=0)
     with pytest.raises(UserError, match="repeats must be at least 1, got 0"):
         measure(model, images, repeats=0)
+
+
+THEN_CTRL_C = """
+import signal, torch
+from torch import nn
+from dgconv import deploy
+
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).eval()
+deploy.measure(model, torch.randn(1, 3, 8, 8), dense=model, threads=(1, 2), repeats=1)
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_a_signal_afterwards_finds_its_stack():
+    pytest.importorskip("openvino")
+    done = subprocess.run([sys.executable, "-c", THEN_CTRL_C], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr

@@ -105,9 +105,8 @@ def _bench(
             for count in threads:
                 tell(f"batch {len(images)}, {count} threads", len(measurements), total)
                 torch.set_num_threads(count)
-                calls, missing = _make(forms, count, images)
-                problems += [f"batch {len(images)}: {problem}" for problem in disagreement(calls)]
-                seconds = _time(calls, repeats)
+                seconds, missing, disagreements = _measure_forms(forms, count, images, repeats)
+                problems += [f"batch {len(images)}: {problem}" for problem in disagreements]
                 done, rows = len(next(iter(seconds.values()))), rows_of(forms, seconds, missing)
                 measurements.append(Measurement(len(images), count, done, rows, _split(model, images)))
         tell("done", total, total)
@@ -151,6 +150,20 @@ def rows_of(forms: list[Form], seconds: dict[Form, list[float]], missing: dict[F
         median = medians[form]
         rows.append(Row(kind, name, form.layout, median, quartiles(seconds[form]), baseline / median))
     return rows
+
+
+def _measure_forms(
+    forms: list[Form], threads: int, images: Tensor, repeats: int | None
+) -> tuple[dict[Form, list[float]], dict[Form, str], list[str]]:
+    """Seconds of each form, what is missing, and what disagrees.
+
+    All calls are gone before the next are made: OpenVINO gives the thread a stack for signals with each network, takes
+    it back when that goes, and puts the one before in its place. Out of turn, that is memory freed long ago, and the
+    next Ctrl-C ends the process.
+    """
+    calls, missing = _make(forms, threads, images)
+    disagreements = disagreement(calls)
+    return _time(calls, repeats), missing, disagreements
 
 
 def _make(forms: list[Form], threads: int, images: Tensor) -> tuple[dict[Form, Call], dict[Form, str]]:
