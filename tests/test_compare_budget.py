@@ -8,10 +8,11 @@ from dgconv.compare import expected_share, options_for_budget
 from dgconv.compare.budget import TOLERANCE
 from dgconv.compare.methods import RIVALS
 from dgconv.errors import UserError
+from dgconv.layers import ChannelGatingConv2d
 from dgconv.layers.select import dynamic_layers
 from dgconv.models import create_model
 from dgconv.pruning import cut
-from dgconv.train import GlobalThreshold, Recipe, take_saliencies
+from dgconv.train import GlobalThreshold, Recipe, take_saliencies, train
 from dgconv.train.mac_budget import MacBudget
 from dgconv.train.threshold import macs_per_saliency, weighted_quantile
 
@@ -86,6 +87,43 @@ def test_a_mac_budget_follows_the_schedule():
     shares = [controller.share_at(controller.update(images, progress), images) for progress in (0.4, 0.75, 1.0)]
     assert shares[0] > shares[1] + 0.1
     assert shares[1] == shares[2] == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize(("method", "advice"), [("cgnet", "--base-share"), ("lccn", "another --model")])
+def test_a_mac_budget_out_of_reach_is_told_once_at_the_start(method, advice, caplog):
+    model = create_model(f"resnet20_{method}", width=8)
+    controller = MacBudget(model, 0.05)
+    controller.look_ahead(SIZE)
+    assert "mac_budget 0.05 of the dense network's MACs is out of this network's reach" in caplog.text
+    assert advice in caplog.text
+    assert {float(offset) for offset in controller.offsets} == {0.0}, "looking changes nothing"
+    images = torch.randn(8, *SIZE)
+    least = controller.share_at(controller.update(images), images)
+    assert f"takes {least:.3g}." in caplog.text, "which is what it then gets to"
+    assert len(caplog.records) == 1
+
+
+def test_a_mac_budget_that_open_gates_miss_is_told_after_an_epoch(caplog):
+    model = create_model("resnet20_cgnet", width=8)
+    controller = MacBudget(model, 0.5)
+    controller.look_ahead(SIZE)
+    images = torch.randn(8, *SIZE)
+    controller.update(images)
+    assert not caplog.records, "it can be kept"
+    for layer in model.modules():
+        if isinstance(layer, ChannelGatingConv2d):
+            layer.threshold.data.fill_(-50)
+    controller.update(images)
+    controller.update(images)
+    assert "it comes down to 1 only, its gates stay open" in caplog.text
+    assert "--target" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_a_training_tells_of_a_mac_budget_out_of_reach(tmp_path, caplog):
+    small = {"stages": (1,), "growth": (8,), "image_size": 8, "epochs": 1}
+    train(Recipe(model="condensenet20_cgnet", mac_budget=0.01, **small), tmp_path / "run")
+    assert [record.getMessage()[:15] for record in caplog.records] == ["mac_budget 0.01"]
 
 
 def test_weighted_quantile_has_the_wanted_weight_below():

@@ -1,11 +1,18 @@
 """The controller of a MAC budget, for methods whose cost comes out of training instead of an option."""
 
+import logging
+import math
+
+import torch
 from torch import Tensor, nn
 
 from ..analysis.macs import count_macs
 from ..errors import UserError
 from ..layers import ChannelGatingConv2d, LowCostCollaborativeConv2d
+from .distributed import rank
 from .schedule import RAMP_END, pruning_ramp
+
+log = logging.getLogger(__name__)  # without a handler of the user's, warnings go to standard error
 
 HALVINGS = 10  # of the interval in which the offset is searched
 WIDEST = 8.0  # how far from 0: what it is added to is of the order of 1
@@ -19,6 +26,8 @@ class MacBudget:
 
     Training starts with all MACs and follows the schedule of the pruning rate: closed from the beginning, these methods
     learn far slower.
+
+    A budget that no offset can keep is told in a warning, once.
     """
 
     def __init__(self, model: nn.Module, budget: float, ramp_end: float = RAMP_END) -> None:
@@ -27,6 +36,8 @@ class MacBudget:
         self.model, self.budget, self.ramp_end = model, budget, ramp_end
         layers = [m for m in model.modules() if isinstance(m, ChannelGatingConv2d | LowCostCollaborativeConv2d)]
         self.offsets = [layer.offset for layer in layers if layer.offset is not None]
+        self.has_base_paths = any(isinstance(layer, ChannelGatingConv2d) for layer in layers)
+        self.is_told = False  # that the budget is out of reach
         if not self.offsets:
             raise UserError(
                 "mac_budget is for methods whose cost comes out of training: _cgnet and _lccn models. "
@@ -44,8 +55,32 @@ class MacBudget:
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if self.share_at(middle, images) > share else (low, middle)
-        self._set(high)
+        reached = self.share_at(high, images)  # and sets it
+        if reached > share:
+            advice = "a higher --target" if self.has_base_paths else "a smaller --open-share"
+            self._tell(f"by the end of this epoch it comes down to {reached:.3g} only, its gates stay open", advice)
         return high
+
+    def look_ahead(self, input_size: tuple[int, ...]) -> None:
+        """Before the training: whether the budget can be kept if every gate is closed."""
+        before = [offset.clone() for offset in self.offsets]
+        least = self.share_at(math.inf, torch.zeros(1, *input_size, device=self.offsets[0].device))
+        for place, offset in zip(self.offsets, before, strict=True):
+            place.copy_(offset)
+        if least > self.budget:
+            advice = "a smaller --base-share" if self.has_base_paths else "another --model"
+            self._tell(f"even with every gate closed it takes {least:.3g}", advice)
+
+    def _tell(self, problem: str, advice: str) -> None:
+        if not self.is_told and rank() == 0:
+            log.warning(
+                "mac_budget %g of the dense network's MACs is out of this network's reach: %s. "
+                "It is trained as near to it as it gets. Give a greater --mac-budget, or %s",
+                self.budget,
+                problem,
+                advice,
+            )
+        self.is_told = True
 
     def share_at(self, offset: float, images: Tensor) -> float:
         """Of the dense network's MACs; the offset stays set."""

@@ -75,6 +75,8 @@ class Run:
         )
         budget = recipe.mac_budget
         self.mac_budget = None if budget is None else MacBudget(self.model, budget, recipe.ramp_end)
+        if self.mac_budget:
+            self.mac_budget.look_ahead(data.input_size)
         default_angle = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
         self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
         self.evaluator = Evaluator(self.model, device, recipe.autocast_dtype, self.memory_format)
