@@ -54,9 +54,9 @@ def test_a_snapshot_stays_as_it_was(saved):
     [
         (lambda f: (f / "config.json").unlink(), "not a run folder: it has no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
-        (lambda f: (f / "config.json").write_text("[]"), "must hold a JSON object"),
+        (lambda f: (f / "config.json").write_text("[]"), "config.json must be a table of keys and values"),
         (lambda f: (f / "config.json").write_text("{}"), "no 'model' entry"),
-        (lambda f: (f / "config.json").write_text('{"model": {"nam": 1}}'), "cannot be used"),
+        (lambda f: (f / "config.json").write_text('{"model": {"nam": 1}}'), "model: the key 'name' is missing"),
         (lambda f: (f / "model.safetensors").unlink(), "is missing"),
         (
             lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-10]),

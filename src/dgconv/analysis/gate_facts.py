@@ -55,7 +55,7 @@ def _untrained(run: RunFolder) -> list[SaliencyGenerator]:
     """The generators as the run began: the seed decides them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.recipe.seed)
-        model = run.recipe.build_model(run.config["model"]["num_classes"])
+        model = run.recipe.build_model(run.num_classes)
     return [layer.generator for _, layer in dynamic_layers(model)]
 
 

@@ -12,8 +12,8 @@ from ..data.load import refuse_unused_folder
 from ..errors import UserError, unknown_name
 from ..layers import DynamicGroupConv2d, GlobalGate
 from ..layers.select import dynamic_layers
-from ..models import ImageClassifier, create_model, load_model
-from ..models.storage import WEIGHTS, read_config
+from ..models import ImageClassifier, load_model
+from ..models.storage import CONFIG, WEIGHTS, create_from_file, read_config
 from ..pruning import what_is_left
 from ..train.evaluate import Evaluation, evaluate
 from ..train.logs import read_metrics
@@ -72,10 +72,14 @@ class RunFolder:
     def input_size(self) -> tuple[int, ...]:
         return tuple(self.config.get("input_size") or self.untrained_model.input_size)
 
+    @property
+    def num_classes(self) -> int:
+        return self.config["model"].get("num_classes") or self.untrained_model.num_classes
+
     @cached_property
     def untrained_model(self) -> ImageClassifier:
         """The network without its weights, to look at its layers."""
-        return create_model(**self.config["model"])
+        return create_from_file(self.config["model"], self.folder / CONFIG)
 
     @property
     def has_weights(self) -> bool:

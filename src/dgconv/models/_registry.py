@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import nn
 
@@ -92,6 +92,17 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     else:
         names = [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in METHODS]
     return sorted(name for name in names if fnmatch(name, pattern))
+
+
+def option_kinds(name: str) -> dict[str, Any]:
+    """The types of what ``create_model`` takes for a model, as far as layer and backbone tell them."""
+    if name not in list_models():
+        raise unknown_name("model", name, list_models())
+    backbone_name, _, method_name = name.partition("_")
+    layer = METHODS[method_name].layer
+    of_layer = get_type_hints(layer.__init__) if isinstance(layer, type) else {}  # type: ignore[misc]
+    of_layer = {key: kind for key, kind in of_layer.items() if key in METHODS[method_name].options}
+    return get_type_hints(create_model) | get_type_hints(_BACKBONES[backbone_name].build) | of_layer
 
 
 def create_model(

@@ -7,15 +7,17 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load
 
 from ..errors import UserError
+from ..read_values import check_table, load_json, read_values
 from ._classifier import ImageClassifier
-from ._registry import create_model
+from .run_config import Macs, ModelOptions
+from .storage import create_from_file
 
 FOLDER_VARIABLE = "DGCONV_WEIGHTS"
 IN_CHECKOUT = Path("results") / "weights"
@@ -61,16 +63,19 @@ def list_cards(folder: Path | None = None) -> dict[str, ModelCard]:
 
 def read_card(path: Path) -> ModelCard:
     try:
-        values = json.loads(path.read_text())
-        return ModelCard(**{field.name: values[field.name] for field in fields(ModelCard)})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is not a model card: {error!r}. 'dgconv results --publish RUN' writes one") from None
+        values = load_json(path.read_text(encoding="utf-8"))
+        card = read_values(ModelCard, values, "it", ignore_unknown=True)
+        check_table(ModelOptions, card.model, "it: model")
+        check_table(Macs, card.macs, "it: macs")
+        return card
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is not a model card: {error}. 'dgconv results --publish RUN' writes one") from None
 
 
 def create_pretrained(model: str, which: bool | str, options: dict[str, Any]) -> ImageClassifier:
     """What ``create_model(model, pretrained=which, **options)`` gives: like every new model, in training mode."""
     name, card = find_card(model, which, options)
-    network = create_model(**card.model)
+    network = create_from_file(card.model, weights_folder() / f"{name}.json")
     if tuple(card.input_size) != network.input_size:
         raise UserError(
             f"the weights {name!r} were trained on {_size(card.input_size)} images, "

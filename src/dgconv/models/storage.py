@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..errors import UserError
+from ..read_values import check_option, check_table, load_json
 from ._classifier import ImageClassifier
-from ._registry import create_model
+from ._registry import create_model, option_kinds
+from .run_config import RunConfig
 
 CONFIG, WEIGHTS, CHECKPOINT = "config.json", "model.safetensors", "checkpoint.safetensors"
 
@@ -56,19 +58,30 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageC
     config = read_config(folder)
     if "model" not in config:
         raise UserError(f"{folder / CONFIG} has no 'model' entry, so it was not written by dgconv")
-    try:
-        model = create_model(**config["model"])
-    except TypeError as error:
-        raise UserError(f"{folder / CONFIG}: the 'model' entry cannot be used: {error}") from None
+    model = create_from_file(config["model"], folder / CONFIG)
     _load_weights(model, folder / WEIGHTS)
     return model.to(device).eval()
 
 
+def create_from_file(options: dict[str, Any], file: Path) -> ImageClassifier:
+    """``create_model(**options)``; an option that the file has wrong is named."""
+    try:
+        kinds = option_kinds(options["name"])
+        for name in options.keys() & kinds.keys():
+            if options[name] is not None:
+                check_option(options[name], kinds[name], f"model.{name}")
+        return create_model(**options)
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
+    except Exception as error:  # of any kind: nobody else checks what a file says
+        raise UserError(f"{file}: the 'model' entry cannot be used: {error}") from error
+
+
 def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` of a run folder."""
+    """``config.json`` of a run folder, checked; what is null there is left out."""
     path = folder / CONFIG
     try:
-        config = json.loads(path.read_text())
+        config = load_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if (folder / CHECKPOINT).exists():
             raise UserError(
@@ -80,9 +93,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path} must hold a JSON object")
-    return config
+    check_table(RunConfig, config, str(path))
+    if any(size < 1 for size in config.get("input_size") or ()):
+        raise UserError(f"{path}: input_size must be channels, height and width, each at least 1")
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:

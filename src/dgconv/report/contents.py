@@ -12,7 +12,8 @@ from ..analysis.run_folder import RunFolder
 from ..environment import describe_environment
 from ..errors import unknown_name
 from ..train import Recipe
-from .curves import Chart, Epochs, draw_charts, read_epochs
+from ..train.logs import read_metrics
+from .curves import Chart, Epochs, draw_charts
 from .layers import LayerTable, layers_of
 from .missing import Missing, attempt
 from .pictures import Picture, draw_picture
@@ -74,7 +75,7 @@ def gather(
     for name in figures:
         if name not in ALL_FIGURES:
             raise unknown_name("figure", name, ALL_FIGURES)
-    epochs = [read_epochs(run) for run in runs]
+    epochs = [read_metrics(run.folder) for run in runs]
     sections = [_section(run, lines, figures, tell) for run, lines in zip(runs, epochs, strict=True)]
     pictures: list[Picture] = []
     left_out: list[Missing] = []

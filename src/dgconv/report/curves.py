@@ -6,37 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..analysis.run_folder import RunFolder
-from ..errors import UserError
-from ..train.logs import METRICS, read_metrics
-
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 48, 460, 10, 196  # of the area that curves are drawn in
 TICKS = 5  # on an axis, at most one more
 
 Epochs = list[dict[str, Any]]  # the lines of metrics.jsonl
-NUMBERS = (
-    "epoch", "learning_rate", "target_pruned_share", "train_loss", "train_error", "test_loss", "test_error",
-    "pruned_share", "seconds",
-)  # fmt: skip
-ALWAYS_THERE = ("epoch", "test_error", "seconds")
-
-
-def read_epochs(run: RunFolder) -> Epochs:
-    """The lines of its metrics.jsonl, looked through; none if there is no such file."""
-    file = run.folder / METRICS
-    try:
-        epochs = read_metrics(run.folder)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}. Remove the damaged line, or the file") from None
-    for number, line in enumerate(epochs, start=1):
-        for key in NUMBERS:
-            value = line.get(key)
-            if not isinstance(value, int | float) and (value is not None or key in ALWAYS_THERE):
-                raise UserError(
-                    f"{file}, line {number}: {key!r} must be a number. Remove the damaged line, or the file"
-                )
-    return epochs
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,6 @@ def _cost_of(run: RunFolder, missing: list[Missing]) -> Cost:
         missing.append(Missing("MACs measured on test images", reason))
     dense = {convention: count.dense_macs for convention, count in counts.items()}
     if "recipe" in run.config:
-        classes = run.config["model"].get("num_classes", 0)
-        dense = count_cost(run.recipe, DataFacts(0, classes, run.input_size[-1]), model).dense_macs
+        dense = count_cost(run.recipe, DataFacts(0, run.num_classes, run.input_size[-1]), model).dense_macs
     parameters = sum(parameter.numel() for parameter in what_is_left(model).parameters())
     return Cost(parameters, {convention: count.macs for convention, count in counts.items()}, dense)

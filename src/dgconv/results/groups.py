@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 from ..analysis.plan import Cost, reported_for
 from ..train.recipe import Recipe, Reported
@@ -67,7 +68,7 @@ class Group:
     @property
     def pruned_share(self) -> float | None:
         """Of the saliencies, measured on all test images."""
-        shares = [record.metrics[-1]["pruned_share"] for record in self.finished]
+        shares: list[Any] = [record.metrics[-1].get("pruned_share") for record in self.finished]
         return None if not shares or None in shares else statistics.mean(shares)
 
     @property

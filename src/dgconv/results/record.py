@@ -46,8 +46,8 @@ class Record(RunFolder):
 
     @property
     def trained_on(self) -> str:
-        environment = self.config.get("environment")
-        if not environment:
+        environment = self.config.get("environment", {})
+        if not environment.keys() >= {"hardware", "torch", "date"}:
             return "not known"
         shared = f", {environment['side_by_side']} networks side by side" if "side_by_side" in environment else ""
         return "{hardware}{shared}, torch {torch}, {date}".format(shared=shared, **environment)
@@ -66,7 +66,10 @@ class Record(RunFolder):
     def cost(self) -> Cost:
         """Counted; where only the trained network can tell, as measured when the record was made."""
         *_, side = self.input_size
-        counted = count_network(self.recipe, self.config["model"]["num_classes"], side)
+        try:
+            counted = count_network(self.recipe, self.num_classes, side)
+        except UserError as error:
+            raise UserError(f"{self.folder / CONFIG}: {error}") from None
         measured = self.config.get("measured_macs")
         return replace(counted, macs=measured) if measured else counted
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..models.storage import CHECKPOINT, write_atomically
+from ..read_values import read_values
 from .recipe import Recipe
 
 
@@ -68,7 +69,11 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         with safe_open(path, framework="pt") as file:
             text = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return Checkpoint(Position(**json.loads(text["position"])), json.loads(text["recipe"]), tensors)
+        return Checkpoint(
+            read_values(Position, json.loads(text["position"]), "its position"),
+            Recipe.from_dict(json.loads(text["recipe"]), str(path)).to_dict(),
+            tensors,
+        )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged or not a checkpoint of dgconv: {error}") from None
 

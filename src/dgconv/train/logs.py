@@ -3,14 +3,19 @@
 import json
 import math
 import os
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..models.storage import write_atomically
+from ..read_values import load_json
+from .metrics import EpochMetrics
 
 METRICS = "metrics.jsonl"
+EPOCH_METRICS = {field.name for field in fields(EpochMetrics)}
+ALWAYS_THERE = {"epoch", "test_error", "seconds"}  # and never null
 
 
 class RunLog:
@@ -70,15 +75,22 @@ def _is_odd(value: Any) -> bool:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Of every epoch; None for what was no number."""
     path = folder / METRICS
-    lines = path.read_text().splitlines() if path.exists() else []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}. Remove the damaged line, or the file") from None
     return [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
     try:
-        metrics = json.loads(line, parse_constant=lambda name: None)  # NaN, as older versions wrote it
-    except json.JSONDecodeError as error:
+        metrics = load_json(line, nan=None)  # NaN, as older versions wrote it
+    except ValueError as error:
         raise UserError(f"{where} is no JSON: {error}. Resume the run, which repairs it, or remove the line") from None
     if not isinstance(metrics, dict):
         raise UserError(f"{where} is {line[:40]!r}; expected the metrics of an epoch. Remove the line")
+    for name in EPOCH_METRICS & metrics.keys() | ALWAYS_THERE:
+        value = metrics.get(name)
+        if type(value) not in (int, float) and (value is not None or name in ALWAYS_THERE):
+            raise UserError(f"{where}: {name!r} must be a number, got {value!r}. Remove the line, or the file")
     return metrics

@@ -16,11 +16,11 @@ from ..errors import UserError, unknown_name
 from ..layers.gate import KeepRule, TieRule
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, create_model
-from ..models.storage import read_config
+from ..models.storage import CONFIG, read_config
 from ..pruning import PruningMethod
 from ..pruning.base import check_amount
+from ..read_values import read_values
 from .losses import LassoReading
-from .read_values import read_values
 from .schedule import WARM_UP_END
 
 MODEL_OPTIONS = (
@@ -242,7 +242,7 @@ class Recipe:
     def of_run(folder: Path) -> "Recipe | None":
         """What a run was trained by; None for a model that came from elsewhere."""
         values = read_config(folder).get("recipe")
-        return Recipe.from_dict(values, str(folder)) if values else None
+        return Recipe.from_dict(values, str(folder / CONFIG)) if values else None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

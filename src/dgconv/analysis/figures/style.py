@@ -71,8 +71,11 @@ class Drawing(NamedTuple):
 
 def numbers_in(svg: bytes) -> dict[str, Any] | None:
     """What an SVG file shows, if it says so."""
-    description = ElementTree.fromstring(svg).find(".//{http://purl.org/dc/elements/1.1/}description")
-    return None if description is None else json.loads(description.text or "null")
+    try:
+        description = ElementTree.fromstring(svg).find(".//{http://purl.org/dc/elements/1.1/}description")
+        return None if description is None else json.loads(description.text or "null")
+    except (ElementTree.ParseError, ValueError):  # somebody has edited it
+        return None
 
 
 def check_matplotlib() -> None:

@@ -18,7 +18,7 @@ def draw_training(run: RunFolder) -> Drawing:
     loss, share, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
 
     def curve(axes: Any, key: str, label: str, colour: str, style: str = "-") -> None:
-        values = [line[key] for line in metrics]
+        values = [line.get(key) for line in metrics]
         axes.plot(epochs, values, style, color=colour, label=label, marker="o" if len(epochs) < 8 else None)
 
     curve(loss, "train_loss", "training images", BLUE)
@@ -58,5 +58,5 @@ def draw_training(run: RunFolder) -> Drawing:
     entitle(figure, f"Training of {recipe.title}: test error {metrics[-1]['test_error']:.2f} % at the end")
     keys = ("learning_rate", "target_pruned_share", "pruned_share", "train_loss", "test_loss", "test_error")
     return Drawing(
-        figure, {"epoch": epochs, "stages": stages, **{key: [line[key] for line in metrics] for key in keys}}
+        figure, {"epoch": epochs, "stages": stages, **{key: [line.get(key) for line in metrics] for key in keys}}
     )
