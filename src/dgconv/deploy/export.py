@@ -37,6 +37,7 @@ from ..pruning import what_is_left
 from . import outputs
 from .outputs import worst
 from .prepared import PreparedModel
+from .scratch import scratch_folder
 
 Format = Literal["onnx", "torch", "aoti"]
 Network = Callable[[Tensor], Any]
@@ -69,7 +70,8 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
     """Write a network for images of one size and batches of any, and hold the file's result against the network's.
 
     It may be any network, of ``create_model`` or your own, that takes one tensor and returns one or several.
-    The file is new: nothing is overwritten, and nothing is left behind if the export fails.
+    The file is new: nothing is overwritten, and nothing is left behind if the export fails. If it is killed, a hidden
+    folder stays beside the file, which the next export there removes.
 
     Args:
         model: as trained or converted, not prepared; on the CPU. It is written as it is in eval mode.
@@ -89,12 +91,12 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
         raise UserError(f"{file.parent} is not a folder; make it first")
     with (
         evaluating(model),
-        tempfile.TemporaryDirectory(dir=file.parent) as folder,
+        scratch_folder(file.parent) as folder,
         torch.no_grad(),
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")  # torch's, about itself
-        temporary = Path(folder) / file.name
+        temporary = folder / file.name
         written = WRITERS[format](model, temporary, input_size)
         examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
         difference = worst(outputs.difference(written(images), model(images)) for images in examples)
