@@ -400,3 +400,38 @@ def test_importing_needs_neither_torchvision_nor_a_gpu():
         "bad = {'torchvision', 'timm', 'sklearn', 'matplotlib', 'pyarrow'} & set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (
+            ["train", "--image-size", 1_000_000, "--dry-run"],
+            "there is not enough memory: DefaultCPUAllocator: can't all",
+        ),
+        (["train", "--mac-budget", 0.5, "--dry-run"], "mac_budget is for methods whose cost comes out of training"),
+        (
+            ["train", "--model", "resnet20_cgnet", "--target", "nan", "--dry-run"],
+            "target is where thresholds are drawn",
+        ),
+        (["eval", "afile"], "afile is a file, and not a run folder; name the folder that it is in"),
+        (["import-authors", ".", "out"], ".: is no file; expected a checkpoint of the authors' code"),
+        (["bench", "condensenet20_dgc", "--threads", 100_000], "threads must be at most"),
+        (["compare", "--methods", "dense", "--image-size", 0, "--out", "out"], "image size 0 is not allowed"),
+    ],
+)
+def test_what_a_careless_user_types(args, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "afile").touch()
+    code, _, err = dgconv(capsys, *args)
+    assert code == 2
+    assert message in err
+
+
+def test_errors_of_ours_keep_their_traceback(monkeypatch):
+    def broken(args):
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr("dgconv.cli._run", broken)
+    with pytest.raises(RuntimeError, match="a mistake of ours"):
+        main(["models"])

@@ -105,6 +105,12 @@ def test_an_option_that_only_the_network_can_refuse(tmp_path):
         create_from_file(MODEL | {"conv_layer": "none"}, tmp_path / "config.json")
 
 
+def test_a_size_that_the_network_does_not_take(folder, tmp_path, refused):
+    edited({"model": MODEL, "input_size": [1, 32, 32]}, folder)
+    said = refused("export", folder, "--format", "torch", "--out", tmp_path / "net.pt2")
+    assert "the network does not take images of 1 x 32 x 32" in said
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

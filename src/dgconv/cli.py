@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from rich.console import Console
 from tyro.conf import Positional
 
@@ -27,6 +28,7 @@ from .train.recipe import list_recipes, load_recipe, reported_of
 from .train_arguments import TrainRequest, parse_train, run_folders
 
 PACKAGE = Path(__file__).parent
+LESS = "Ask for less, with a smaller --batch-size, --image-size or --examples, or fewer networks at a time"
 DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 
 
@@ -282,12 +284,27 @@ def _run_politely(args: Sequence[str] | None) -> None:
     except KeyboardInterrupt:
         print("dgconv: interrupted; a run folder keeps its last whole epoch", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_lack_of_memory(error):
+            raise
+        print(f"dgconv: there is not enough memory: {_first_line(error)}. {LESS}", file=sys.stderr)
+        sys.exit(2)
     except OSError as error:
         if not _is_the_users(error):
             raise
         where = os.fsdecode(error.filename) if error.filename else "a file could not be written"
         print(f"dgconv: {where}: {error.strerror}. Mend that, or name another place", file=sys.stderr)
         sys.exit(2)
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Of the GPU or of the machine; for the latter torch has no error of its own."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).partition("\n")[0]
+    return line[line.find("DefaultCPUAllocator") :].rstrip(".") if "DefaultCPUAllocator" in line else line.rstrip(".")
 
 
 def _is_the_users(error: OSError) -> bool:

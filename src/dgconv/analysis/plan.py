@@ -13,6 +13,7 @@ from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
+from ..train.mac_budget import MacBudget
 from ..train.recipe import MODEL_OPTIONS, Recipe, Reported, list_recipes, load_recipe, reported_of
 from ..train.schedule import WARM_UP_END
 from .macs import CONVENTIONS, Convention, count_macs_by_convention
@@ -103,6 +104,8 @@ def plan_training(recipe: Recipe) -> Plan:
     """Everything ``dgconv train --dry-run`` tells."""
     data = look_at_data(recipe)
     model = recipe.build_model(data.classes)
+    if recipe.mac_budget is not None:
+        MacBudget(model, recipe.mac_budget).look_ahead((3, data.side, data.side))
     cost = count_cost(recipe, data, model)
     reported = reported_for(recipe)
     return Plan(

@@ -53,7 +53,7 @@ class CompareSettings:
         return {
             "data": self.data,
             "data_dir": self.data_dir,
-            "image_size": self.image_size or defaults.get("image_size"),
+            "image_size": defaults.get("image_size") if self.image_size is None else self.image_size,
             "width": self.width,
             "epochs": self.epochs if self.epochs is not None else defaults.get("epochs", 30),
             "batch_size": self.batch_size,

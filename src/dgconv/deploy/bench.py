@@ -26,6 +26,7 @@ from .prepare import check, prepare
 if TYPE_CHECKING:
     from .bench_networks import Networks  # which knows all of training
 
+THREADS_A_CORE = 16  # at most: where many more cannot be started, OpenMP ends the process
 ROUND_SECONDS = 8.0  # that the repeats of one batch size and number of threads take together, unless told how many
 FEWEST, MOST = 5, 100  # repeats
 PAUSE, GET_GOING = 0.01, 0.02  # seconds before a timed call
@@ -94,6 +95,8 @@ def _bench(
     """Every form of every network; the last network is the one that the figures are about."""
     threads = threads or tuple(sorted({1, usable_cores()}))
     _check_positive("threads", threads)
+    if max(threads) > (most := THREADS_A_CORE * cores()):
+        raise UserError(f"threads must be at most {most} on this machine of {cores()} cores, got {max(threads)}")
     _check_positive("repeats", (1 if repeats is None else repeats,))
     _, channels, height, width = batches[0].shape
     size, model = (channels, height, width), list(networks.values())[-1]

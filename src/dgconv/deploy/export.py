@@ -97,6 +97,7 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
     ):
         warnings.simplefilter("ignore")  # torch's, about itself
         temporary = folder / file.name
+        _try_size(model, input_size)
         written = WRITERS[format](model, temporary, input_size)
         examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
         difference = worst(outputs.difference(written(images), model(images)) for images in examples)
@@ -114,6 +115,15 @@ def _check(model: nn.Module) -> None:
             raise UserError(
                 f"networks are exported from the CPU, and {name} is on {parameter.device}; call model.cpu() first"
             )
+
+
+def _try_size(model: nn.Module, input_size: tuple[int, ...]) -> None:
+    """Refuse images of which the network cannot take one; what else it does not take, the export tells."""
+    try:
+        model(_example(model, 1, input_size))
+    except (RuntimeError, ValueError) as error:
+        size = " x ".join(map(str, input_size))
+        raise UserError(f"the network does not take images of {size}: {str(error).rstrip('.')}") from error
 
 
 def export_run(run: Path | str, file: Path | str, format: Format) -> Exported:

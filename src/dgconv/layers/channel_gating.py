@@ -1,5 +1,6 @@
 """Channel gating (CGNet), Hua et al., NeurIPS 2019: some inputs decide where the others are worth looking at."""
 
+import math
 from typing import Literal, get_args
 
 import torch
@@ -65,6 +66,8 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
             raise UserError(f"base must be 'first' or 'blocks', got {base!r}")
         if not 0 < base_share < 1:
             raise UserError(f"base_share must be between 0 and 1, got {base_share}")
+        if not math.isfinite(target):
+            raise UserError(f"target is where thresholds are drawn to, a number such as 1, got {target}")
         self._check_channels(in_channels, out_channels, base_share, base)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias, device=device, dtype=dtype

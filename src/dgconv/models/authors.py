@@ -112,7 +112,8 @@ class _Checkpoint:
 
 def _read(path: Path) -> _Checkpoint:
     if not path.is_file():
-        raise UserError(f"{path}: no such file; expected a checkpoint of the authors' code")
+        problem = "is no file" if path.exists() else "no such file"
+        raise UserError(f"{path}: {problem}; expected a checkpoint of the authors' code")
     try:
         with warnings.catch_warnings(action="ignore"):  # torch's guesses about a file that is none of its own
             content = torch.load(path, map_location="cpu", weights_only=True)

@@ -91,6 +91,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise UserError(
             f"{folder} is not a run folder: it has no {CONFIG}. 'dgconv train' and 'dgconv import-authors' write one"
         ) from None
+    except NotADirectoryError:
+        raise UserError(f"{folder} is a file, and not a run folder; name the folder that it is in") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
     check_table(RunConfig, config, str(path))
