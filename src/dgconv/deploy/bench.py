@@ -95,8 +95,8 @@ def _bench(
     """Every form of every network; the last network is the one that the figures are about."""
     threads = threads or tuple(sorted({1, usable_cores()}))
     _check_positive("threads", threads)
-    if max(threads) > (most := THREADS_A_CORE * cores()):
-        raise UserError(f"threads must be at most {most} on this machine of {cores()} cores, got {max(threads)}")
+    if max(threads) > (most := THREADS_A_CORE * usable_cores()):
+        raise UserError(f"threads must be at most {most} on this machine of {usable_cores()} cores, got {max(threads)}")
     _check_positive("repeats", (1 if repeats is None else repeats,))
     _, channels, height, width = batches[0].shape
     size, model = (channels, height, width), list(networks.values())[-1]
