@@ -31,7 +31,7 @@ def test_own_network(tmp_path, monkeypatch, capsys):
     pytest.importorskip("onnxruntime")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "torchvision", SimpleNamespace(models=SimpleNamespace(resnet18=small)))
-    for name, value in {"ROUND_SECONDS": 0, "FEWEST": 1, "PAUSE": 0, "GET_GOING": 0, "cores": lambda: 1}.items():
+    for name, value in {"ROUND_SECONDS": 0, "FEWEST": 1, "PAUSE": 0, "GET_GOING": 0, "usable_cores": lambda: 1}.items():
         monkeypatch.setattr(bench, name, value)  # measured, but in no time
     monkeypatch.setattr(bench_forms, "save_onnx", None)  # once is enough, below
     images = torch.randn(2, 3, 224, 224)

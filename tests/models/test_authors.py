@@ -415,8 +415,8 @@ def test_unusable_file(small, kind):
 
 
 def test_no_file(tmp_path):
-    for path in (tmp_path / "none.tar", tmp_path):
-        with pytest.raises(UserError, match="no such file"):
+    for path, problem in ((tmp_path / "none.tar", "no such file"), (tmp_path, "is no file")):
+        with pytest.raises(UserError, match=problem):
             import_authors_checkpoint(path)
 
 
