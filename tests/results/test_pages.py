@@ -93,8 +93,8 @@ def test_unfinished_runs_are_named_and_enter_no_mean(checkout, add):
     add(80.0, name=DENSE, seed=1, done=10)
     add(70.0, name=DGC, done=20)
     page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
-    assert row_of(page, f"`{DENSE}`")[1:3] == ["6.00 %", "6.00 (0), unfinished (1)"]
-    assert row_of(page, f"`{DGC}`")[1:3] == ["unfinished, 20 of 150 epochs", "unfinished (0)"]
+    assert row_of(page, f"`{DENSE}`")[1:3] == ["6.00 %", "6.00 (0), unfinished: 80.00 at epoch 10 (1)"]
+    assert row_of(page, f"`{DGC}`")[1:3] == ["unfinished, 20 of 150 epochs", "unfinished: 70.00 at epoch 20 (0)"]
     assert missing_seeds(Wanted(DENSE, SEEDS), groups_in(checkout)) == [1, 2]
 
 

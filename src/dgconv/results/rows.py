@@ -7,7 +7,7 @@ from ..analysis.macs import Convention
 from ..analysis.plan import Cost, look_at_data
 from ..train.recipe import Recipe, Reported, load_recipe, reported_of
 from .groups import Group
-from .record import count_network
+from .record import Record, count_network
 from .wanted import Wanted, all_wanted, groups_of
 
 
@@ -51,7 +51,7 @@ class Row:
         if not self.group:
             return ""
         finished = [f"{error:.2f} ({seed})" for seed, error in self.group.errors.items()]
-        return ", ".join(finished + [f"unfinished ({record.seed})" for record in self.group.unfinished])
+        return ", ".join(finished + [_so_far(record) for record in self.group.unfinished])
 
     @property
     def best(self) -> str:
@@ -126,3 +126,9 @@ def other_rows(groups: list[Group]) -> list[Row]:
 def all_rows(groups: list[Group]) -> list[Row]:
     """Of all wanted runs, there or missing, and then of all others."""
     return [row for wanted in all_wanted() for row in rows_for(wanted, groups)] + other_rows(groups)
+
+
+def _so_far(unfinished: Record) -> str:
+    done = unfinished.epochs_done
+    error = f": {unfinished.metrics[done - 1]['test_error']:.2f} at epoch {done}" if done else ""
+    return f"unfinished{error} ({unfinished.seed})"
