@@ -1,6 +1,8 @@
 """The plan of a training: every recipe has one, and it fits the paper."""
 
+import gc
 import json
+import weakref
 from dataclasses import asdict, replace
 
 import pytest
@@ -141,3 +143,13 @@ def test_compares_by_the_closer_convention():
         assert agreement.convention == convention
         assert agreement.difference == pytest.approx(100 * (1 / 1.01 - 1))
         assert compare(cost, Reported("here", saving=cost.saving(convention))).difference == 0
+
+
+def test_a_network_whose_memory_was_estimated_is_let_go():
+    recipe = Recipe(model="condensenet20_dgc")
+    model = recipe.build_model(10)
+    weight = weakref.ref(model.stem.weight)  # a graph that keeps itself would keep it
+    estimate_memory(model, recipe, 8)
+    del model
+    gc.collect()
+    assert weight() is None

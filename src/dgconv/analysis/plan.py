@@ -192,7 +192,7 @@ def _kept_bytes(model: nn.Module, x: Tensor, precision: str) -> int:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor  # which keeps the storage alive, so that no other takes its address
+        return tensor.detach()  # keeps the storage, so that no other takes its address; the tensor would keep itself
 
     model.train()
     with (
