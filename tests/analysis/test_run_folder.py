@@ -1,5 +1,7 @@
 """What a run folder says of its network."""
 
+import json
+
 import pytest
 
 from dgconv.analysis.run_folder import RunFolder
@@ -24,3 +26,11 @@ def test_macs_are_those_of_the_trained_network_as_it_runs(method, tmp_path):
     run = RunFolder(tmp_path / "run")
     assert {convention: run.macs(convention).macs for convention in counted.macs} == pytest.approx(counted.macs)
     assert run.macs("paper").macs < 0.9 * counted.dense_macs["paper"]
+
+
+@pytest.mark.parametrize("rate", [1 / 3, 0.55, 0.6, 0.7, 0.9])
+@pytest.mark.parametrize("model", ["resnet20_dgc", "condensenet50_dgc"])
+def test_the_trained_rate_is_exact(model, rate, tmp_path):
+    """A mean over the layers is off by the last bit, and a rate that differs gives the network other batch norms."""
+    (tmp_path / "config.json").write_text(json.dumps({"model": {"name": model, "pruning_rate": rate}}))
+    assert RunFolder(tmp_path).trained_rate == rate

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -128,8 +129,9 @@ class RunFolder:
 
     @property
     def trained_rate(self) -> float:
+        """To the last bit where all layers have the same: at any other rate, batch norms are measured anew."""
         rates = [layer.pruning_rate for layer in self._dynamic_layers.values()]
-        return sum(rates) / len(rates)
+        return rates[0] if len(set(rates)) == 1 else fmean(rates)
 
     @property
     def heads(self) -> int:
