@@ -140,6 +140,13 @@ def file_of(name, content):
     return {"name": name, "mimeType": "application/octet-stream", "buffer": content}
 
 
+def test_numbers_of_macs(head_served, browser_page):
+    page = browser_page()
+    page.goto(head_served.url)
+    told = {7_800_816: "7.80 M", 999_400_000: "999 M", 999_600_000: "1.00 G", 1_814_073_344: "1.81 G"}
+    assert page.evaluate("counts => counts.map(formatMacs)", list(told)) == list(told.values())
+
+
 def test_uploads(head_served, browser_page, encoded, a_photo):
     page = settled_at(browser_page(expected_errors=(REFUSED,)), head_served)
     alert, name = page.locator("#error"), page.locator("#card-A .name").first

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 from dgconv.explore.images import MAX_BYTES
-from dgconv.explore.server import ExploreServer
+from dgconv.explore.server import ExploreServer, own_names
 
 
 def ask(server, method, path, body=None, **headers):
@@ -60,6 +60,8 @@ def test_an_upload(head_served, encoded, a_photo):
         ("GET", "/api/average?rate=7", 400, "take one of 0.25, 0.5, 0.75"),
         ("GET", "/api/image?number=-3", 404, "there is no test image '-3'"),
         ("GET", "/../../etc/passwd", 404, "there is no GET"),
+        ("GET", "ftp://[", 404, "there is no GET ftp://["),
+        ("POST", "ftp://[", 404, "there is no POST ftp://["),
         ("GET", "/api/upload", 404, "there is no GET /api/upload"),
         ("POST", "/api/look", 404, "there is no POST /api/look"),
         ("POST", "/api/upload", 400, "cannot read the image"),
@@ -78,6 +80,8 @@ def test_bodies(head_served):
     assert (status, "how long" in answer["error"]) == (400, True)
     status, answer, _ = ask(head_served, "POST", "/api/upload", b"x", Content_Length="-5")
     assert status == 400
+    status, answer, _ = ask(head_served, "POST", "/api/upload", b"x", Content_Length="9" * 5000)
+    assert (status, "how long" in answer["error"]) == (400, True)
     assert ask(head_served, "GET", "/")[0] == 200
 
 
@@ -91,6 +95,11 @@ def test_only_for_this_machine(head_served, path):
         status, answer, _ = ask(head_served, "GET", path, **stranger)
         assert (status, "only to be had at" in answer["error"]) == (403, True)
     assert ask(head_served, "POST", "/api/upload", b"", Origin="null")[0] == 403
+
+
+def test_browsers_leave_out_the_port_of_the_web():
+    assert own_names(80) == {"127.0.0.1", "localhost", "127.0.0.1:80", "localhost:80"}
+    assert own_names(8080) == {"127.0.0.1:8080", "localhost:8080"}
 
 
 def test_a_mistake_of_ours_is_not_the_end(head_served, monkeypatch, caplog):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from ..errors import UserError
 from .images import MAX_BYTES, NoSuchImage, TooLarge
@@ -17,8 +17,10 @@ from .session import Session
 
 log = logging.getLogger(__name__)
 ADDRESS = "127.0.0.1"
+WEB_PORT = 80  # browsers leave it out of the name
 PATIENCE = 30  # seconds for somebody who sends slowly
 CHUNK = 1 << 16
+LONGEST_NUMBER = 18  # digits of a length that somebody may mean
 A_MOMENT = 0.2  # seconds
 STATUS_OF = {NoSuchImage: HTTPStatus.NOT_FOUND, TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 Parameters = dict[str, str]
@@ -40,7 +42,7 @@ class ExploreServer(ThreadingHTTPServer):
             raise UserError(
                 f"cannot listen on port {port}: {error.strerror}. Give another --port, or 0 for any that is free"
             ) from None
-        self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
+        self.hosts = own_names(self.server_port)
 
     @property
     def url(self) -> str:
@@ -57,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "dgconv", ""
 
     def do_GET(self) -> None:
-        if urlsplit(self.path).path == "/" and self._is_ours():
+        if self._url().path == "/" and self._is_ours():
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
         else:
             self._answer({"/api/look": self._look, "/api/average": self._average, "/api/image": self._image})
@@ -81,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, answers: dict[str, Callable[[Parameters], Any]]) -> None:
         """JSON: what one of the functions gives, or ``{"error": message}`` with a status that says whose fault."""
-        url = urlsplit(self.path)
+        url = self._url()
         status, content = HTTPStatus.OK, None
         try:
             if not self._is_ours():
@@ -100,6 +102,12 @@ class _Handler(BaseHTTPRequestHandler):
             status, content = HTTPStatus.INTERNAL_SERVER_ERROR, {"error": message}
         self._send(status, "application/json", json.dumps(content).encode())
 
+    def _url(self) -> SplitResult:
+        try:
+            return urlsplit(self.path)
+        except ValueError:  # no address at all: nothing is there
+            return SplitResult("", "", self.path, "", "")
+
     def _is_ours(self) -> bool:
         """Asked for by our own name, and not by a page of somebody else's: no foreign site gets in by DNS rebinding."""
         origin = self.headers.get("Origin")
@@ -109,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _read_body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
+        if not (length.isascii() and length.isdigit() and len(length) <= LONGEST_NUMBER):
             self._discard_what_comes()
             raise UserError("the request does not say how long it is; send the file as its body")
         if int(length) > MAX_BYTES:
@@ -140,6 +148,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """The terminal is for what matters."""
+
+
+def own_names(port: int) -> set[str]:
+    """What a browser calls us in its requests."""
+    names = {ADDRESS, "localhost"}
+    return {f"{name}:{port}" for name in names} | (names if port == WEB_PORT else set())
 
 
 def _get(given: Parameters, name: str) -> str:

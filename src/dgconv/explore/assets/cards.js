@@ -8,7 +8,7 @@ function element(tag, properties = {}, ...children) {
 }
 
 function formatMacs(macs) {
-  const [unit, name] = macs >= 1e9 ? [1e9, "G"] : [1e6, "M"];
+  const [unit, name] = macs >= 999.5e6 ? [1e9, "G"] : [1e6, "M"]; // where three digits round up to the next unit
   return `${(macs / unit).toPrecision(3)} ${name}`;
 }
 
