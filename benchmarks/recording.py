@@ -22,6 +22,7 @@ from dgconv.analysis.record import record_run
 from dgconv.data import load_data
 from dgconv.data.tensor_split import TensorSplit
 from dgconv.environment import describe_environment
+from dgconv.errors import UserError
 from dgconv.train import evaluate
 
 MODEL = "condensenet86_dgc"
@@ -38,13 +39,18 @@ def main() -> None:
     parser.add_argument("--in-this-process", choices=FORMS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.in_this_process:
-        print(json.dumps(measure(args.in_this_process, args)))
+        try:
+            print(json.dumps(measure(args.in_this_process, args)))
+        except UserError as error:
+            parser.error(str(error))
         return
     rows: dict[str, list[dict[str, float]]] = {form: [] for form in FORMS}
     for _ in range(args.repeats):
         for form in FORMS:
             command = [sys.executable, __file__, *sys.argv[1:], "--in-this-process", form]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+            if done.returncode:
+                sys.exit(done.returncode)  # it has said why
             rows[form].append(json.loads(done.stdout.splitlines()[-1]))
             print(form, rows[form][-1], file=sys.stderr, flush=True)
     seconds, peaks = ({f: statistics.median(r[key] for r in rows[f]) for f in FORMS} for key in ("seconds", "bytes"))

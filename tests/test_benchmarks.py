@@ -148,3 +148,11 @@ def test_benchmark_has_no_graph_on_a_cpu(benchmark_here):
     code, _, told = benchmark_here("--forms", "ours graph")
     assert code == 2
     assert "on a CPU" in told
+
+
+def test_recording_says_what_is_wrong_with_the_data_folder(tmp_path):
+    command = [sys.executable, BENCHMARKS / "recording.py", "--data-dir", tmp_path / "nowhere", "--device", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nowhere does not exist" in done.stderr
+    assert "Traceback" not in done.stderr
