@@ -136,6 +136,15 @@ def test_similarity_of_a_layer_that_keeps_nothing(global_folder, tmp_path):
     drawing.save(tmp_path, "similarity")
 
 
+def test_similarity_of_a_network_that_keeps_nothing(global_folder, tmp_path):
+    run = RunFolder(global_folder, examples=32)
+    for _, layer in dynamic_layers(run.model):
+        layer.gate.threshold.fill_(1e9)
+    drawing = figures.draw_similarity(run)
+    assert set(drawing.numbers["mean"].values()) == {None}
+    drawing.save(tmp_path, "similarity")
+
+
 def by_chance(layer):
     """The expected Jaccard index of two random choices of k from C: the hypergeometric distribution."""
     c, k = layer.channels, keep_count(layer.channels, 0.75)

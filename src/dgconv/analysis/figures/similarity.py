@@ -36,7 +36,12 @@ def draw_similarity(run: RunFolder, seed: int = 0) -> Drawing:
             "layers": list(recording.layers),
             "images": images,
             "pairs": likeness.pairs,
-            **{name: [None if math.isnan(value) else value for value in values] for name, values in curves.items()},
-            "mean": means,
+            **{name: [_or_none(value) for value in values] for name, values in curves.items()},
+            "mean": {name: _or_none(value) for name, value in means.items()},
         },
     )
+
+
+def _or_none(index: float) -> float | None:
+    """JSON has no NaN, which stands for a layer, or a whole network, where no image keeps anything."""
+    return None if math.isnan(index) else index
