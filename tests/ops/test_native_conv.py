@@ -265,6 +265,81 @@ def test_nan_stays_nan(isa, kernel, activation):
     assert F.conv2d(x, weight, None, 1, kernel // 2).isnan().logical_and(~out.isnan()).sum() == 0
 
 
+def test_a_weight_that_is_not_contiguous(isa):
+    weight, x = torch.randn(3, 3, 12, 20).permute(3, 2, 0, 1), torch.randn(1, 12, 9, 9)
+    expected = F.conv2d(x, weight)
+    out, _ = NativeConv2d(weight)(x)
+    torch.testing.assert_close(out, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+
+@needs_library
+def test_a_selection_from_a_mask_of_any_layout():
+    mask, gates = torch.rand(4, 3, 5) < 0.5, torch.randn(4, 3, 5)
+    expected, found = Kept.of(gates, mask), Kept.of(gates, mask.permute(2, 0, 1).contiguous().permute(1, 2, 0))
+    found.check(4, 3, 5)
+    assert torch.equal(found.channels, expected.channels)
+    assert torch.equal(found.gates, expected.gates)
+    assert torch.equal(found.counts, expected.counts)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight": torch.ones(4, 6, 3)},
+        {"weight": torch.ones(0, 6, 1, 1)},
+        {"weight": torch.ones(4, 0, 1, 1)},
+        {"weight": torch.ones(4, 6, 1, 1).double()},
+        {"groups": 3},
+        {"groups": 0},
+        {"stride": (0, 1)},
+        {"dilation": (1, 0)},
+        {"padding": (-1, 0)},
+        {"bias": torch.ones(3)},
+        {"before": (torch.ones(6), torch.ones(5), "relu")},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_wrong_convolutions(options):
+    with pytest.raises(UserError):
+        NativeConv2d(**{"weight": torch.ones(4, 6, 1, 1)} | options)
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("x", "options"),
+    [
+        (torch.ones(6, 8, 8), {}),
+        (torch.ones(2, 5, 8, 8), {}),
+        (torch.ones(2, 6, 2, 8), {}),
+        (torch.ones(2, 6, 0, 8), {}),
+        (torch.ones(2, 6, 8, 8).double(), {}),
+        (torch.ones(2, 8, 8, 6).permute(0, 3, 1, 2), {}),
+        (torch.ones(2, 6, 8, 8), {"residual": torch.ones(2, 4, 8, 8)}),
+        (torch.ones(2, 6, 8, 8), {"out": torch.ones(1, 4, 6, 6)}),
+        (torch.ones(2, 6, 8, 8), {"kept": Kept.of(torch.ones(2, 1, 6), torch.ones(2, 1, 6) > 0)}),
+    ],
+    ids=["image", "channels", "small", "empty", "double", "layout", "residual", "out", "selection"],
+)
+def test_wrong_inputs(x, options):
+    with pytest.raises(UserError):
+        NativeConv2d(torch.ones(4, 6, 3, 3))(x, **options)
+
+
+@needs_library
+@pytest.mark.parametrize("what", ["none", "heads", "counts", "channels", "dtype"])
+def test_wrong_selections(what):
+    kept = Kept.of(torch.ones(2, 2, 6), torch.ones(2, 2, 6) > 0)
+    kept.counts += what == "counts"
+    kept.channels += what == "channels"
+    kept.gates = kept.gates[:, :1].contiguous() if what == "heads" else kept.gates
+    kept.channels = kept.channels.long() if what == "dtype" else kept.channels
+    with pytest.raises(UserError):
+        NativeConv2d(torch.ones(4, 6, 3, 3), groups=2, dynamic=True)(
+            torch.ones(2, 6, 8, 8), None if what == "none" else kept
+        )
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_sanitizers_find_nothing(isa, tmp_path):
     """A stand-alone build: random shapes, buffers of exactly the promised size, addresses and undefined behaviour."""

@@ -24,8 +24,25 @@ class Kept:
     @classmethod
     def of(cls, gates: Tensor, mask: Tensor) -> "Kept":
         """From gates and a mask of the channels kept, both [B, H, C]."""
-        channels = mask.to(torch.uint8).sort(dim=-1, descending=True, stable=True).indices
+        channels = mask.contiguous().to(torch.uint8).sort(dim=-1, descending=True, stable=True).indices
         return cls(channels.int(), gates.gather(-1, channels).contiguous(), mask.sum(-1, dtype=torch.int32))
+
+    def check(self, batch: int, heads: int, channels: int) -> None:
+        """Refuse what does not fit a convolution: the kernels look at nothing."""
+        for tensor, shape, dtype in (
+            (self.channels, (batch, heads, channels), torch.int32),
+            (self.gates, (batch, heads, channels), torch.float32),
+            (self.counts, (batch, heads), torch.int32),
+        ):
+            if tensor.shape != shape or tensor.dtype != dtype:
+                raise UserError(
+                    f"expected a selection of {list(shape)} {dtype}, got {list(tensor.shape)} {tensor.dtype}"
+                )
+            _check_place(tensor)
+        kept = torch.arange(channels) < self.counts[..., None]
+        outside = (self.counts < 0) | (self.counts > channels)
+        if outside.any() or ((self.channels < 0) | (self.channels >= channels))[kept].any():
+            raise UserError(f"the selection names channels that are not among the {channels} of the input")
 
     def native(self) -> Selection:
         return Selection(self.channels.data_ptr(), self.gates.data_ptr(), self.counts.data_ptr())
@@ -55,10 +72,17 @@ class NativeConv2d:
         activation: str = "identity",
     ) -> None:
         library = native.library()
+        if weight.dim() != 4 or 0 in weight.shape or groups < 1 or len(weight) % groups:
+            raise UserError(f"a weight of {list(weight.shape)} does not fit {groups} groups")
+        if min(*stride, *dilation) < 1 or min(padding) < 0:
+            raise UserError(f"no convolution has stride {stride}, padding {padding} and dilation {dilation}")
         out_channels, in_channels, kernel_h, kernel_w = weight.shape
         self.library, self.padding = library, padding
         self.in_channels = in_channels if dynamic else in_channels * groups
         scale, shift, in_activation = before or (None, None, "identity")
+        for vector, length in ((bias, out_channels), (scale, self.in_channels), (shift, self.in_channels)):
+            if vector is not None and vector.shape != (length,):
+                raise UserError(f"expected a vector of {length} numbers, got {list(vector.shape)}")
         self.conv = Conv(
             self.in_channels,
             out_channels,
@@ -73,7 +97,8 @@ class NativeConv2d:
             activation=ACTIVATIONS[activation],
         )
         self.packed = torch.empty(library.dgconv_conv_packed_floats(byref(self.conv)))
-        library.dgconv_pack_conv(byref(self.conv), address(weight.contiguous()), address(self.packed))
+        weight = weight.contiguous()  # named, so that it lives until it is read
+        library.dgconv_pack_conv(byref(self.conv), address(weight), address(self.packed))
         self.conv.weight = address(self.packed)
         self.kept_alive = (bias, before)
 
@@ -92,9 +117,21 @@ class NativeConv2d:
         ``out`` may be larger at the bottom and right than the padding gives, as if the input were padded more there.
         """
         conv, library, threads = self.conv, self.library, threads or torch.get_num_threads()
+        if x.dim() != 4 or x.shape[1] != self.in_channels or 0 in x.shape[1:]:
+            raise UserError(f"expected an input [batch, {self.in_channels}, height, width], got {list(x.shape)}")
+        if (kept is not None) != bool(conv.dynamic):
+            raise UserError("a dynamic convolution needs a selection" if conv.dynamic else "only dynamic ones select")
         batch, _, height, width = x.shape
-        y = x.new_empty(batch, conv.out_channels, *output_size(conv, height, width)) if out is None else out
-        size = y.shape[2:]
+        size = tuple(output_size(conv, height, width)) if out is None else tuple(out.shape[2:])
+        if len(size) != 2 or min(size) < 1:
+            raise UserError(f"the image of {height} x {width} is too small for the kernel, or the output is empty")
+        y = x.new_empty(batch, conv.out_channels, *size) if out is None else out
+        for given in (y, residual):
+            if given is not None and given.shape != (batch, conv.out_channels, *size):
+                shape = [batch, conv.out_channels, *size]
+                raise UserError(f"expected an output and a residual of {shape}, got {list(given.shape)}")
+        if kept is not None:
+            kept.check(batch, conv.groups, self.in_channels)
         parts = library.dgconv_conv_pool_parts(byref(conv), *size)
         sums = x.new_empty(batch, conv.out_channels, parts) if with_sums else None
         scratch_floats = library.dgconv_conv_scratch_floats(byref(conv), height, width, *size)
@@ -127,9 +164,15 @@ def address(tensor: Tensor | None) -> int | None:
     """Of a contiguous float32 tensor on the CPU, which must outlive its use; None for None."""
     if tensor is None:
         return None
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if tensor.dtype != torch.float32:
         raise UserError(f"expected a contiguous float32 tensor on the CPU, got {tensor.dtype} on {tensor.device}")
+    _check_place(tensor)
     return tensor.data_ptr()
+
+
+def _check_place(tensor: Tensor) -> None:
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise UserError(f"expected a contiguous tensor on the CPU, got strides {tensor.stride()} on {tensor.device}")
 
 
 def planes(tensor: Tensor) -> Planes:
