@@ -586,3 +586,41 @@ def test_an_image_that_is_too_small(engine: str) -> None:
     prepared = deploy.prepare(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).eval())
     with pytest.raises((UserError, RuntimeError), match=r"too small|Kernel size can't be greater"):
         prepared(torch.rand(1, 3, 4, 4))
+
+
+def with_bias(layer: nn.Module, length: int) -> nn.Module:
+    layer.bias = nn.Parameter(torch.randn(length))
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [nn.Conv2d(3, 8, 3, stride=0)],
+        [nn.Conv2d(3, 8, 3, dilation=0)],
+        [nn.Conv2d(3, 8, 3, dilation=-1)],
+        [with_bias(nn.Conv2d(3, 8, 3), 5)],
+        [nn.Conv2d(3, 16, 1), nn.Conv2d(32, 32, 3, groups=32)],
+        [nn.Conv2d(3, 32, 1), nn.Conv2d(16, 16, 3, groups=16)],
+        [nn.BatchNorm2d(2), nn.Conv2d(3, 8, 3)],
+        [nn.MaxPool2d(2, stride=1, padding=2)],
+        [nn.AvgPool2d(2, stride=1, padding=-1)],
+        [nn.MaxPool2d((0, 2), stride=1)],
+        [nn.AvgPool2d(2, stride=(0, 1))],
+        [nn.AdaptiveAvgPool2d(1), nn.Flatten(), with_bias(nn.Linear(3, 8), 5)],
+    ],
+    ids=repr,
+)
+def test_what_torch_refuses_is_refused(layers: list[nn.Module], engine: str) -> None:
+    """The kernels look at nothing: what does not fit would be read beyond its end."""
+    model, images = nn.Sequential(*layers).eval(), torch.rand(1, 3, 8, 8)
+    with pytest.raises(RuntimeError):
+        model(images)
+    with pytest.raises((RuntimeError, UserError)):
+        deploy.prepare(model)(images)
+
+
+@pytest.mark.parametrize("layer", [nn.MaxPool2d(2, padding=1), nn.Conv2d(3, 8, 1, padding=1)], ids=repr)
+def test_images_without_pixels(layer: nn.Module, engine: str) -> None:
+    with pytest.raises((RuntimeError, UserError)):
+        deploy.prepare(layer.eval())(torch.empty(1, 3, 0, 4))

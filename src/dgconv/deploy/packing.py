@@ -23,7 +23,56 @@ def unsupported(step: Step) -> str | None:
     tensors = [value for value in vars(step).values() if isinstance(value, Tensor)]
     if any(tensor.dtype != torch.float32 or tensor.device.type != "cpu" for tensor in tensors):
         return "native steps hold float32 tensors on the CPU"
+    if not _fits_together(step):
+        return "its sizes do not fit each other"  # torch will say why, or knows what to do
     return None
+
+
+def _fits_together(step: Step) -> bool:
+    """Whether all that a step reads is as large as the kernels, which look at nothing, take it to be."""
+    norm = getattr(step, "before", None) or getattr(step, "norm", None)
+    if norm is not None and not _is_row(norm.shift, len(norm.scale)):
+        return False
+    match step:
+        case Conv():
+            return _conv_fits_together(step)
+        case Pool():
+            is_window = min(*step.kernel, *step.stride) >= 1 and min(step.padding) >= 0
+            return is_window and all(2 * pad <= size for pad, size in zip(step.padding, step.kernel, strict=True))
+        case Linear():
+            return step.weight.dim() == 2 and _is_row(step.bias, len(step.weight))
+        case Pointwise() if step.order is not None:
+            return all(0 <= channel < len(step.order) for channel in step.order)
+    return True
+
+
+def _conv_fits_together(step: Conv) -> bool:
+    if step.weight.dim() != 4 or 0 in step.weight.shape or step.groups < 1:
+        return False
+    if min(*step.stride, *step.dilation) < 1 or min(*step.padding, *step.extra_padding) < 0:
+        return False
+    outputs, inputs = step.weight.shape[0], step.weight.shape[1] * step.groups
+    cuts, fits = step.groups, _is_row(step.bias, outputs)
+    if step.before is not None:
+        fits &= _is_row(step.before.scale, inputs)
+    if step.expansion is not None:
+        fits &= len(step.expansion.weight) == inputs
+    if (gate := step.gate) is not None:
+        cuts, hidden, _ = gate.weight1.shape
+        fits &= gate.weight1.shape == (cuts, hidden, inputs) and gate.weight2.shape == (cuts, inputs, hidden)
+        fits &= gate.bias.shape == (cuts, inputs)
+    if (boost := step.boost) is not None:
+        fits &= step.groups == 1 and boost.weight.shape == (outputs, inputs)
+        fits &= _is_row(boost.bias, outputs) and _is_row(boost.shift, outputs)
+    if step.picks is not None:
+        cuts = len(step.picks)
+        fits &= all(0 <= channel < inputs for picked in step.picks for channel in picked)
+        fits &= all(len(picked) <= inputs for picked in step.picks)
+    return fits and (step.groups == 1 or cuts == step.groups) and cuts > 0 and outputs % cuts == 0
+
+
+def _is_row(tensor: Tensor | None, length: int) -> bool:
+    return tensor is None or tensor.shape == (length,)
 
 
 class Packed:

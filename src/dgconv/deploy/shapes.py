@@ -1,7 +1,7 @@
 """The shape of every value of a graph, for one input shape."""
 
 from ..errors import UserError
-from .graph import Concat, Conv, GlobalPool, Graph, Linear, Pair, Pool, Step, Torch, values_read
+from .graph import Concat, Conv, GlobalPool, Graph, Linear, Pair, Pointwise, Pool, Step, Torch, values_read
 
 Shape = tuple[int, ...]  # of one image: planes (channels, height, width), or a row (features,)
 
@@ -28,6 +28,8 @@ def input_channels(step: Step) -> int | None:
             return first.weight.shape[1] * first.groups
         case Linear():
             return step.weight.shape[1]
+        case Pointwise() if step.order is not None:
+            return len(step.order)
     norm = getattr(step, "before", None) or getattr(step, "norm", None)
     return None if norm is None else len(norm.scale)
 
@@ -78,7 +80,7 @@ def _window(shape: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: P
     sizes = []
     for size, kernel_size, step, pad, spread in zip(shape[1:], kernel, stride, padding, dilation, strict=True):
         reach = spread * (kernel_size - 1) + 1
-        if size + pad < reach:
+        if size < 1 or size + pad < reach:
             raise UserError(
                 f"the image is too small: a window of {reach} pixels meets {size} pixels and {pad} of padding. "
                 "Use larger images"
