@@ -624,3 +624,12 @@ def test_what_torch_refuses_is_refused(layers: list[nn.Module], engine: str) -> 
 def test_images_without_pixels(layer: nn.Module, engine: str) -> None:
     with pytest.raises((RuntimeError, UserError)):
         deploy.prepare(layer.eval())(torch.empty(1, 3, 0, 4))
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1), nn.MaxPool2d(2)])
+def test_images_without_channels(layer: nn.Module, engine: str) -> None:
+    prepared = deploy.prepare(nn.Sequential(layer, nn.ReLU()).eval())
+    try:
+        assert prepared(torch.empty(2, 0, 4, 4)).numel() == 0
+    except (RuntimeError, UserError):  # torch takes some of them only
+        assert engine == "torch"

@@ -19,6 +19,7 @@ INLINE Share share_of(int64_t items, int rank, int threads) {
 template <class Body>
 INLINE void for_each_plane(int batch, const Planes& x, int rank, int threads, Body body) {
     const Share share = share_of(int64_t(batch) * x.channels, rank, threads);
+    if (share.begin == share.end) return;  // there may be no channels at all
     int64_t image = share.begin / x.channels, channel = share.begin % x.channels;
     for (int64_t item = share.begin; item < share.end; ++item) {
         body(image, channel);
