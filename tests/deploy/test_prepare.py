@@ -633,3 +633,18 @@ def test_images_without_channels(layer: nn.Module, engine: str) -> None:
         assert prepared(torch.empty(2, 0, 4, 4)).numel() == 0
     except (RuntimeError, UserError):  # torch takes some of them only
         assert engine == "torch"
+
+
+@pytest.mark.skipif(not native.available(), reason="no native kernels")
+def test_tensors_that_are_not_what_their_memory_says(digits) -> None:
+    _, prepared, images = digits
+    expected = prepared(-images)
+    assert torch.equal(prepared(torch._neg_view(images)), expected)
+    with pytest.raises(UserError, match="no memory that native code could read"):
+        torch.func.functionalize(prepared)(images)
+    with pytest.raises(UserError, match="no memory that native code could read"):
+        prepared(torch._efficientzerotensor(images.shape))
+    images = images[:1].clone()
+    images.untyped_storage().resize_(0)
+    with pytest.raises(UserError, match="no memory that native code could read"):
+        prepared(images)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..ops import structs
 from ..ops.native import library
 from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
@@ -63,6 +64,9 @@ class Plan:
 
     def run(self, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
         """From contiguous images to as many results, the first of ``y``; adds to ``seconds`` [steps, stages]."""
+        address = x.data_ptr()
+        if not address and x.numel():  # freed, or a stand-in of a torch transform such as functionalize
+            raise UserError("the input has no memory that native code could read; use the original model")
         threads = torch.get_num_threads()
         floats = self._arena_floats + threads * self._scratch_floats
         try:
@@ -72,7 +76,7 @@ class Plan:
         if len(arena) < floats:
             arena = empty(floats)
         times = None if seconds is None else seconds.data_ptr()
-        self._run(self._program_address, x.data_ptr(), y.data_ptr(), arena.data_ptr(), threads, times)
+        self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), threads, times)
         if len(self._free_arenas) < MAX_FREE_ARENAS:
             self._free_arenas.append(arena)
 

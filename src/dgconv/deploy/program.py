@@ -50,8 +50,8 @@ class NativeProgram:
 
     def compute(self, x: Tensor) -> Tensor:
         """Of an input that was checked. Does little: a run leaves cold caches behind, in which Python is slow."""
-        if not x.is_contiguous() or x.requires_grad:
-            x = x.detach().contiguous()
+        if not x.is_contiguous() or x.requires_grad or x.is_neg():
+            x = x.detach().contiguous().resolve_neg()
         shape, plan = self._last
         if plan is None or x.shape != shape:
             plan = self._plan(1, *x.shape[1:])
@@ -88,7 +88,7 @@ class NativeProgram:
             )
         if x.dim() not in (2, 4):
             raise UserError(f"expected an input [batch, channels, height, width], got {list(x.shape)}")
-        return x.detach().contiguous()
+        return x.detach().contiguous().resolve_neg()
 
     def __reduce__(self) -> tuple[type["NativeProgram"], tuple[Graph]]:
         """Copies and pickles pack again: addresses are of no use elsewhere."""
