@@ -1,7 +1,10 @@
 """prepare: whole networks, what is fused in them, and how a prepared model behaves."""
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -648,3 +651,25 @@ def test_tensors_that_are_not_what_their_memory_says(digits) -> None:
     images.untyped_storage().resize_(0)
     with pytest.raises(UserError, match="no memory that native code could read"):
         prepared(images)
+
+
+FORKING = """
+import os, signal, torch
+from torch import nn
+from dgconv import deploy
+
+torch.set_num_threads(2)
+prepared, x = deploy.prepare(nn.Conv2d(8, 8, 3).eval()), torch.rand(2, 8, 9, 9)
+expected = prepared(x)
+if not (child := os.fork()):
+    signal.alarm(20)
+    os._exit(not torch.equal(prepared(x), expected))
+assert torch.equal(prepared(x), expected)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(not native.available() or not hasattr(os, "fork"), reason="no native kernels, or no fork")
+def test_a_process_that_was_forked() -> None:
+    """It does not have the threads that worked for the one before, and must not wait for them."""
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORKING], timeout=120).returncode == 0

@@ -1,6 +1,7 @@
 // What Python sees: a plain C interface, loaded by dgconv/ops/native.py.
 #include <cstring>
 
+#include "crew.h"
 #include "table.h"
 
 #define DGCONV_EXPORT extern "C" __attribute__((visibility("default")))
@@ -82,7 +83,8 @@ DGCONV_EXPORT void dgconv_conv(const Conv* conv, const Selection* selection, int
                                const Planes* y, const Planes* residual, float* pooled, float* scratch,
                                int64_t scratch_floats, int32_t threads) {
     const Kernels& table = kernels();
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
+    const int32_t at_once = threads_to_be_had(threads);
+#pragma omp parallel for num_threads(at_once) schedule(static, 1)
     for (int32_t rank = 0; rank < threads; ++rank) {
         table.conv(*conv, selection, nullptr, batch, *x, *y, residual, pooled, scratch + rank * scratch_floats,
                    nullptr, rank, threads);

@@ -5,8 +5,25 @@
 #include <cstdint>
 #include <thread>
 #include <vector>
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
 
 namespace dgconv {
+
+// How many of so many threads can be had. A process that was forked by a thread which had others working for it does
+// not have those, and OpenMP would wait for them for ever: there it is one.
+inline int threads_to_be_had(int threads) {
+    static std::atomic<int64_t> forks{0};  // since the process at the root
+#if defined(__unix__) || defined(__APPLE__)
+    static const int registered = pthread_atfork(nullptr, nullptr, [] { ++forks; });
+    static_cast<void>(registered);
+#endif
+    static thread_local int64_t forks_before_first = -1;  // use of more than one thread
+    if (threads == 1) return 1;
+    if (forks_before_first < 0) forks_before_first = forks;
+    return forks_before_first == forks ? threads : 1;
+}
 
 // The work comes in stages, each cut into as many shares as there are threads. A thread does its own, in whose part of
 // the data it was busy before, and then whatever nobody has begun: if the system has put another thread aside, also

@@ -211,6 +211,7 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
 
 DGCONV_EXPORT void dgconv_run(const Program* program, const float* x, float* y, float* arena, int32_t threads,
                               double* seconds) {
+    threads = threads_to_be_had(threads);
     Crew crew(threads);
 #ifdef _OPENMP
     if (threads > 1) {
