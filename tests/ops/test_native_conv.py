@@ -5,6 +5,7 @@ import random
 import shutil
 import subprocess
 import sys
+from ctypes import byref
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -338,6 +339,14 @@ def test_wrong_selections(what):
         NativeConv2d(torch.ones(4, 6, 3, 3), groups=2, dynamic=True)(
             torch.ones(2, 6, 8, 8), None if what == "none" else kept
         )
+
+
+def test_more_pixels_than_an_int_counts(isa):
+    """A plan is made for them as for others; no image is needed to see that."""
+    conv = NativeConv2d(torch.ones(64, 64, 1, 1))
+    sizes = [(1 << 14, 1 << 16), (1 << 16, 1 << 16)]
+    few, many = (conv.library.dgconv_conv_scratch_floats(byref(conv.conv), *size, *size) for size in sizes)
+    assert few == many
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")

@@ -92,10 +92,11 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     Plan plan = plan_weights(conv);
     // With outputs in the lanes results must be transposed, which short sums do not pay for, and lanes may be empty.
     const int terms = divide_up(conv.in_channels, conv.groups) * plan.taps;
-    const bool has_many_pixels = out_h * out_w >= 16 * WIDTH;
+    const int64_t pixels = int64_t(out_h) * out_w;
+    const bool has_many_pixels = pixels >= 16 * WIDTH;
     if (plan.form == OUTPUT_LANES && has_many_pixels && (terms <= 128 || plan.outputs % WIDTH)) plan.form = PIXEL_LANES;
     // 1x1 without a norm can read the planes where they are, if pixels are in the lanes.
-    const bool is_in_place = is_pointwise(conv) && !conv.in_scale && out_h * out_w >= 3 * WIDTH;
+    const bool is_in_place = is_pointwise(conv) && !conv.in_scale && pixels >= 3 * WIDTH;
     if (plan.form == OUTPUT_LANES && is_in_place) plan.form = PIXEL_LANES;
 
     // The input of an item, as gathered, should stay in the second-level cache.
