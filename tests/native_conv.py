@@ -1,4 +1,4 @@
-"""One convolution by the native kernels, dynamic or static, with what is fused into it. See ``csrc/kernels.h``."""
+"""One convolution by the native kernels, for tests. See ``csrc/kernels.h``."""
 
 from ctypes import byref
 from dataclasses import dataclass
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import UserError
-from . import native
-from .structs import ACTIVATIONS, Conv, Planes, Selection
+from dgconv.ops import native
+from dgconv.ops.structs import ACTIVATIONS, Conv, Planes, Selection
 
 Pair = tuple[int, int]
 
@@ -26,23 +25,6 @@ class Kept:
         """From gates and a mask of the channels kept, both [B, H, C]."""
         channels = mask.contiguous().to(torch.uint8).sort(dim=-1, descending=True, stable=True).indices
         return cls(channels.int(), gates.gather(-1, channels).contiguous(), mask.sum(-1, dtype=torch.int32))
-
-    def check(self, batch: int, heads: int, channels: int) -> None:
-        """Refuse what does not fit a convolution: the kernels look at nothing."""
-        for tensor, shape, dtype in (
-            (self.channels, (batch, heads, channels), torch.int32),
-            (self.gates, (batch, heads, channels), torch.float32),
-            (self.counts, (batch, heads), torch.int32),
-        ):
-            if tensor.shape != shape or tensor.dtype != dtype:
-                raise UserError(
-                    f"expected a selection of {list(shape)} {dtype}, got {list(tensor.shape)} {tensor.dtype}"
-                )
-            _check_place(tensor)
-        kept = torch.arange(channels) < self.counts[..., None]
-        outside = (self.counts < 0) | (self.counts > channels)
-        if outside.any() or ((self.channels < 0) | (self.channels >= channels))[kept].any():
-            raise UserError(f"the selection names channels that are not among the {channels} of the input")
 
     def native(self) -> Selection:
         return Selection(self.channels.data_ptr(), self.gates.data_ptr(), self.counts.data_ptr())
@@ -72,17 +54,10 @@ class NativeConv2d:
         activation: str = "identity",
     ) -> None:
         library = native.library()
-        if weight.dim() != 4 or 0 in weight.shape or groups < 1 or len(weight) % groups:
-            raise UserError(f"a weight of {list(weight.shape)} does not fit {groups} groups")
-        if min(*stride, *dilation) < 1 or min(padding) < 0:
-            raise UserError(f"no convolution has stride {stride}, padding {padding} and dilation {dilation}")
         out_channels, in_channels, kernel_h, kernel_w = weight.shape
         self.library, self.padding = library, padding
         self.in_channels = in_channels if dynamic else in_channels * groups
         scale, shift, in_activation = before or (None, None, "identity")
-        for vector, length in ((bias, out_channels), (scale, self.in_channels), (shift, self.in_channels)):
-            if vector is not None and vector.shape != (length,):
-                raise UserError(f"expected a vector of {length} numbers, got {list(vector.shape)}")
         self.conv = Conv(
             self.in_channels,
             out_channels,
@@ -117,21 +92,9 @@ class NativeConv2d:
         ``out`` may be larger at the bottom and right than the padding gives, as if the input were padded more there.
         """
         conv, library, threads = self.conv, self.library, threads or torch.get_num_threads()
-        if x.dim() != 4 or x.shape[1] != self.in_channels or 0 in x.shape[1:]:
-            raise UserError(f"expected an input [batch, {self.in_channels}, height, width], got {list(x.shape)}")
-        if (kept is not None) != bool(conv.dynamic):
-            raise UserError("a dynamic convolution needs a selection" if conv.dynamic else "only dynamic ones select")
         batch, _, height, width = x.shape
-        size = tuple(output_size(conv, height, width)) if out is None else tuple(out.shape[2:])
-        if len(size) != 2 or min(size) < 1:
-            raise UserError(f"the image of {height} x {width} is too small for the kernel, or the output is empty")
-        y = x.new_empty(batch, conv.out_channels, *size) if out is None else out
-        for given in (y, residual):
-            if given is not None and given.shape != (batch, conv.out_channels, *size):
-                shape = [batch, conv.out_channels, *size]
-                raise UserError(f"expected an output and a residual of {shape}, got {list(given.shape)}")
-        if kept is not None:
-            kept.check(batch, conv.groups, self.in_channels)
+        y = x.new_empty(batch, conv.out_channels, *output_size(conv, height, width)) if out is None else out
+        size = y.shape[2:]
         parts = library.dgconv_conv_pool_parts(byref(conv), *size)
         sums = x.new_empty(batch, conv.out_channels, parts) if with_sums else None
         scratch_floats = library.dgconv_conv_scratch_floats(byref(conv), height, width, *size)
@@ -164,15 +127,9 @@ def address(tensor: Tensor | None) -> int | None:
     """Of a contiguous float32 tensor on the CPU, which must outlive its use; None for None."""
     if tensor is None:
         return None
-    if tensor.dtype != torch.float32:
-        raise UserError(f"expected a contiguous float32 tensor on the CPU, got {tensor.dtype} on {tensor.device}")
-    _check_place(tensor)
+    assert tensor.dtype == torch.float32
+    assert tensor.is_contiguous()
     return tensor.data_ptr()
-
-
-def _check_place(tensor: Tensor) -> None:
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
-        raise UserError(f"expected a contiguous tensor on the CPU, got strides {tensor.stride()} on {tensor.device}")
 
 
 def planes(tensor: Tensor) -> Planes:
