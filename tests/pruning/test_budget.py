@@ -5,7 +5,6 @@ import pytest
 from dgconv import count_macs, create_model
 from dgconv.errors import UserError
 from dgconv.pruning import attach_pruning, cut, pruning_of
-from dgconv.pruning.budget import rate_for_budget
 
 
 def share(model, dense_macs):
@@ -15,10 +14,9 @@ def share(model, dense_macs):
 @pytest.mark.parametrize("budget", [0.25, 0.5, 0.8])
 @pytest.mark.parametrize("method", ["l1", "sfp", "fpgm"])
 def test_cut_network_has_the_macs_asked_for(method, budget):
-    rate = rate_for_budget("resnet20", method, budget)
     model = create_model("resnet20")
     dense = count_macs(model).macs
-    attach_pruning(model, method, rate=rate)
+    attach_pruning(model, method, budget=budget)
     pruning_of(model).prune(model)
     assert share(model, dense) == pytest.approx(budget, rel=0.05)
 
@@ -46,16 +44,13 @@ def test_slimming_meets_it_with_what_it_learned(network):
 
 
 def test_other_input_size():
-    small = rate_for_budget("resnet20", "l1", 0.5, input_size=(3, 8, 8), width=8)
     model = create_model("resnet20", width=8)
     dense = count_macs(model, (3, 8, 8)).macs
-    attach_pruning(model, "l1", rate=small)
+    attach_pruning(model, "l1", budget=0.5, input_size=(3, 8, 8))
     pruning_of(model).prune(model)
     assert count_macs(cut(model), (3, 8, 8)).macs / dense == pytest.approx(0.5, rel=0.05)
 
 
 def test_out_of_reach():
     with pytest.raises(UserError, match=r"cannot bring ResNet to 0.01 of its MACs"):
-        rate_for_budget("resnet20", "l1", 0.01)
-    with pytest.raises(UserError, match="depends on what it learns"):
-        rate_for_budget("resnet20", "ns", 0.5)
+        attach_pruning(create_model("resnet20"), "l1", budget=0.01)
