@@ -129,6 +129,15 @@ def test_learned_groups():
     assert not needs_images(layer)
 
 
+@pytest.mark.parametrize("condensation", [2, 4, 8])
+def test_learned_groups_made_static_save_as_much(condensation):
+    """Whatever the number of groups: four that keep half of the inputs each pick twice as many as there are."""
+    layer = LearnedGroupConv2d(8, 12, 3, padding=1, groups=4, condensation=condensation)
+    layer.move_to(1)
+    row = cost(layer.to_static())
+    assert (row.macs, row.kept_share) == (DENSE / condensation, 1 / condensation)
+
+
 def test_fully_learnable_groups_of_unequal_size():
     layer = FullyLearnableGroupConv2d(8, 12, 3, padding=1, groups=3)
     sizes = [(len(inputs), len(outputs)) for inputs, outputs in layer.members()]

@@ -25,6 +25,7 @@ from ..layers import (
 )
 from ..layers._conv import pair
 from ..layers.fusible import BatchNormReLU2d
+from ..layers.indexed import IndexedGroupConv2d
 
 Convention = Literal["paper", "authors"]
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, BatchNormReLU2d)
@@ -55,7 +56,7 @@ def cost_of(module: nn.Module, call: Call) -> Cost | None:
     if isinstance(module, nn.Conv2d | DynamicGroupConv2d):
         plain = module.weight[0].numel() * call.out[0].numel()
         if rule := rule_for(module):
-            dense = plain * module.groups if isinstance(module, StandardGroupConv2d) else plain
+            dense = _undivided(module, call) if isinstance(module, StandardGroupConv2d) else plain
             share, overhead = rule(module, call)
             return Cost(dense * share + overhead, dense, share)
         return Cost(plain, plain)
@@ -103,6 +104,16 @@ def _standard_group_conv(layer: StandardGroupConv2d, call: Call) -> tuple[float,
     return 1 / layer.groups, 0
 
 
+def _indexed_group_conv(layer: IndexedGroupConv2d, call: Call) -> tuple[float, float]:
+    """Groups may read some inputs twice, and leave others out."""
+    return layer.in_channels / (layer.groups * layer.picked_from), 0
+
+
+def _undivided(layer: StandardGroupConv2d, call: Call) -> int:
+    inputs = layer.picked_from if isinstance(layer, IndexedGroupConv2d) else layer.in_channels
+    return inputs * math.prod(layer.kernel_size) * call.out[0].numel()
+
+
 def _learned_group_conv(layer: LearnedGroupConv2d, call: Call) -> tuple[float, float]:
     """As it is now on images; without, as it will be when it is condensed."""
     return float(layer.mask.float().mean()) if call.measured else layer.final_keep / layer.in_channels, 0
@@ -144,6 +155,7 @@ def _low_cost_collaboration(layer: LowCostCollaborativeConv2d, call: Call) -> tu
 RULES: dict[type[nn.Module], Callable[[Any, Call], tuple[float, float]]] = {
     DynamicGroupConv2d: _dynamic_group_conv,
     StandardGroupConv2d: _standard_group_conv,
+    IndexedGroupConv2d: _indexed_group_conv,
     LearnedGroupConv2d: _learned_group_conv,
     FullyLearnableGroupConv2d: _fully_learnable_group_conv,
     FeatureBoostingConv2d: _feature_boosting,
