@@ -136,6 +136,20 @@ def test_sfp_evaluates_what_it_trains(network):
         assert torch.allclose(out, block.bn1.bias[zero].view(1, -1, 1, 1).expand_as(out), atol=1e-6)
 
 
+def test_sfp_evaluates_what_it_trains_where_convolutions_have_a_bias():
+    conv, norm = nn.Conv2d(3, 8, 3, bias=True), nn.BatchNorm2d(8)
+    nn.init.normal_(conv.bias)
+    nn.init.normal_(norm.bias)
+    model = nn.Sequential(conv, norm, nn.ReLU(), nn.Conv2d(8, 4, 1))
+    attach_pruning(model, "sfp", rate=0.25, input_size=(3, 8, 8))
+    TrainingMethod(model).end_epoch(0.1)
+    zero = zero_filters(model)[0]
+    x = torch.randn(4, 3, 8, 8)
+    for mode in (True, False):
+        out = norm.train(mode)(conv(x))[:, zero]
+        assert torch.allclose(out, norm.bias[zero].view(1, -1, 1, 1).expand_as(out), atol=1e-6)
+
+
 def test_fpgm_filters_do_not_come_back(network):
     model, method = start(network, "fpgm")
     optimizer = make_optimizer(model)

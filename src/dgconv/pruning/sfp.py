@@ -29,6 +29,7 @@ class SoftFilterPruning(FilterPruning):
             for member in channel_set.having("filters", "norm"):
                 layer = member.of(model)
                 # with the filter goes the mean of what it made, so that evaluation sees what training sees
-                zeroed = layer.running_mean if isinstance(layer, nn.BatchNorm2d) else layer.weight
-                assert zeroed is not None
-                zeroed[member.channels[~kept].flatten().to(zeroed.device)] = 0
+                zeroed = [layer.running_mean] if isinstance(layer, nn.BatchNorm2d) else [layer.weight, layer.bias]
+                for values in zeroed:
+                    if values is not None:
+                        values[member.channels[~kept].flatten().to(values.device)] = 0
