@@ -16,9 +16,9 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
 
     .. math:: x' = \mathrm{BN}(W * x) \cdot \min(1, (\mathrm{BN}(W_{1 \times 1} * x))_+)
 
-    The paper has a ReLU on the left factor too; the one that follows in the network does the same, the right factor
-    not being negative. Nothing pushes the branch to zero but its own batch norm. The layer ``normalizes``: no batch
-    norm follows.
+    The paper has a ReLU on the left factor too; one that follows in the network does the same, the right factor not
+    being negative. (At the end of a ResNet's block it comes after the addition only, and what is added has both signs.)
+    Nothing pushes the branch to zero but its own batch norm. The layer ``normalizes``: no batch norm follows.
 
     The ceiling is not in the paper. Without it every layer squares the scale of an image relative to the others of its
     batch, which a batch norm cannot undo: a ResNet-20 of such layers does not learn (digits: 93 % error after five

@@ -24,8 +24,8 @@ class MacBudget:
     By one offset for the whole network, added to every threshold of CGNet, taken from every branch of LCCN: the larger,
     the less is computed. What the layers learn relative to each other stays theirs.
 
-    Training starts with all MACs and follows the schedule of the pruning rate: closed from the beginning, these methods
-    learn far slower.
+    The first epoch is as open as the layers start. From then on the MACs follow the schedule of the pruning rate, which
+    begins with all of them: closed from the beginning, these methods learn far slower.
 
     A budget that no offset can keep is told in a warning, once.
     """
