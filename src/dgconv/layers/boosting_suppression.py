@@ -20,7 +20,8 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
 
     wta keeps the largest and zeroes the others (ties: lowest index), p is global average pooling and norm a batch norm
     without weight and bias, whose part the saliency and beta play. So the layer ``normalizes``: no batch norm follows.
-    The paper's ReLU does. A suppressed output is zero, and the next layer may skip it as an input too.
+    The paper's ReLU does. A suppressed output is zero, and the next layer may skip it as an input too. (The authors'
+    code keeps what is above the first that loses: a zero never wins. Here it may, among zeros, and gives beta.)
 
     The density d starts at 1 and falls by ``density_step`` at equal intervals over the first half of the training (the
     authors fine-tune a trained network at each density). Without a trainer the target holds.
