@@ -132,6 +132,8 @@ def test_weighted_quantile_has_the_wanted_weight_below():
         below = pairs[:, 0] < weighted_quantile(pairs, share)
         assert float(pairs[below, 1].sum() / pairs[:, 1].sum()) == pytest.approx(share, abs=2e-3)
     assert weighted_quantile(pairs, 0.0) == 0
+    few = torch.tensor([[3.0, 8.0], [1.0, 1.0], [2.0, 1.0]])
+    assert [float(weighted_quantile(few, share)) for share in (0.05, 0.15, 0.25, 0.95)] == [1, 2, 3, 3]
 
 
 def test_the_global_threshold_meets_macs_instead_of_saliencies():

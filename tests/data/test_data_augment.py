@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgconv.data.augment import mirror, shift
+from dgconv.data.augment import cut_out, mirror, shift
 
 
 @settings(max_examples=30, deadline=None)
@@ -32,3 +32,13 @@ def test_mirror_flips_the_chosen_left_to_right(chosen):
     images = torch.arange(3 * 3 * 2 * 4).view(3, 3, 2, 4)
     for image, flipped, got in zip(images, chosen, mirror(images, torch.tensor(chosen)), strict=True):
         assert torch.equal(got, image[:, :, [3, 2, 1, 0]] if flipped else image)
+
+
+@pytest.mark.parametrize(("side", "before"), [(1, 0), (2, 1), (3, 1), (4, 2)])
+def test_cut_out_blanks_each_images_own_square(side, before):
+    images = torch.ones(2, 3, 8, 9)
+    cut = cut_out(images, side, torch.tensor([4, 0]), torch.tensor([5, 8]))
+    expected = images.clone()
+    expected[0, :, 4 - before : 4 - before + side, 5 - before : 5 - before + side] = 0
+    expected[1, :, : side - before, 8 - before :] = 0  # a part of it falls outside
+    assert torch.equal(cut, expected)

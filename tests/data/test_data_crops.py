@@ -80,3 +80,10 @@ def test_random_boxes_fill_the_allowed_range():
 )
 def test_the_central_box_when_none_drawn_fits(shape, box):
     assert random_box(*shape, np.random.default_rng(0)) == box
+
+
+def test_boxes_of_tiny_images_hold_some_pixels_and_at_times_all():
+    for width, height in ((1, 1), (2, 3), (3, 2)):
+        boxes = {random_box(width, height, np.random.default_rng(seed)) for seed in range(100)}
+        assert all(0 <= left < right <= width and 0 <= upper < lower <= height for left, upper, right, lower in boxes)
+        assert (0, 0, width, height) in boxes

@@ -36,6 +36,13 @@ def test_prunes_the_target_share_of_what_it_has_seen(model):
     assert controller.update(progress=1.0) is None, "the library is emptied"
 
 
+def test_every_batch_of_the_library_counts(model):
+    controller = GlobalThreshold(model, epochs=3)
+    for batch in torch.arange(300.0).view(3, 1, 1, 100):
+        controller.add([batch])
+    assert controller.update(progress=1.0) == 225
+
+
 def test_rate_follows_the_ramp(model):
     controller = GlobalThreshold(model, epochs=3)
     values = torch.rand(1, 1, 10_000)
