@@ -81,6 +81,22 @@ def test_what_was_measured_of_each_seed_is_averaged(checkout, add):
     assert row_of(section(page, "How they were trained"), f"`{DGC}`")[5] == "1.25 h"
 
 
+def test_what_was_not_measured_enters_no_mean(checkout, add):
+    metrics = add(6.0, name=DGC, seconds=2.0) / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"pruned_share": 0.7', '"pruned_share": 0.1', 1))
+    unfinished = add(70.0, name=DGC, seed=1, done=10) / "config.json"
+    measured = {"measured_macs": {"paper": 1e6, "authors": 1e6}}
+    unfinished.write_text(json.dumps(json.loads(unfinished.read_text()) | measured))
+    [group] = groups_in(checkout)
+    assert group.pruned_share == 0.7, "of the last epoch"
+    assert group.cost == group.finished[0].cost
+    untimed = add(6.0, name=DGC, seed=2, pruned_share=None) / "metrics.jsonl"
+    untimed.write_text(untimed.read_text().replace(', "first_step_seconds": null', ""))
+    [group] = groups_in(checkout)
+    assert group.seconds == 2.0 * 150
+    assert group.pruned_share is None, "that of one seed is not that of all"
+
+
 def test_the_best_epoch_is_told_apart(checkout, add):
     metrics = add(6.0, name=DGC) / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"test_error": 89.9,', '"test_error": 5.25,'))
@@ -208,6 +224,12 @@ def test_difference(checkout, add):
     add(2.5, lasso="paper")
     base, other = groups_in(checkout)
     assert difference(base, other) == (0.5, None)
+    add(2.4, seed=1)
+    for seed, error in ((1, 2.7), (2, 3.5)):
+        add(error, lasso="paper", seed=seed)
+    delta, standard_error = difference(*groups_in(checkout))
+    assert delta == pytest.approx(0.7)
+    assert standard_error == pytest.approx((0.08 / 2 + 0.28 / 3) ** 0.5)
 
 
 def test_the_command_writes_both_pages_and_checks_them(checkout, add, capsys):

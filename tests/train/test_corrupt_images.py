@@ -52,6 +52,14 @@ def test_skipped_images_are_counted_and_not_evaluated(photos, tmp_path, caplog):
     assert (without.error, without.images, without.skipped) == (result.evaluation.error, 5, 0)
 
 
+def test_nothing_left_to_evaluate_on(photos):
+    for path in photos.glob("test/*/*"):
+        path.write_bytes(path.read_bytes()[:400])
+    recipe = recipe_for(photos)
+    with pytest.raises(UserError, match="all 6 images to evaluate on are corrupt"):
+        evaluate(recipe.build_model(2), recipe.load_data().test)
+
+
 def test_a_run_stopped_in_mid_epoch_counts_on(photos, tmp_path):
     recipe = recipe_for(photos)
     train(recipe, tmp_path / "whole")

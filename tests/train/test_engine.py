@@ -188,6 +188,7 @@ def test_measured_rate_is_the_share_of_closed_gates():
     assert result.images == 360
     assert result.pruned_share == pytest.approx(1 - sum(kept) / sum(channels))
     assert model.training, "left as it was"
+    assert evaluate(model.eval(), data.test) == result, "whatever its mode was"
 
 
 def test_evaluation_by_hand_and_again():
@@ -204,9 +205,22 @@ def test_evaluation_by_hand_and_again():
     assert result.error_top5 == pytest.approx(100 * (place > 4).double().mean().item())
     assert 0 < result.error_top5 < result.error
     assert result.loss == pytest.approx(torch.nn.functional.cross_entropy(logits, target).item(), rel=1e-4)
-    assert evaluator(data.test, batch_size=100) == result
+    begun = evaluator.begin(data.test, batch_size=100)
     set_pruning_rate(model, 0)
     assert evaluator(data.test).pruned_share == 0, "counted anew each time"
+    assert begun() == result, "whatever came in between"
+
+
+def test_a_network_in_half_precision_is_judged_in_full():
+    model = create_model("condensenet20_dgc", stages=(1, 1), growth=(4, 8))
+    data = load_data("digits", image_size=8)
+    ((x, target),) = data.test.batches(360, train=False)
+    model(x)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        logits = model.eval()(x.contiguous(memory_format=torch.channels_last))
+    assert logits.dtype == torch.bfloat16
+    loss = torch.nn.functional.cross_entropy(logits.float(), target).item()
+    assert Evaluator(model, dtype=torch.bfloat16)(data.test, batch_size=360).loss == pytest.approx(loss, rel=1e-6)
 
 
 def test_signals_are_the_programs_own_again_after_training():
