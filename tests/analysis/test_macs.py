@@ -167,6 +167,8 @@ def test_boosted_features():
 def test_gated_channels():
     layer = ChannelGatingConv2d(8, 12, 3, padding=1, base_share=0.25, target=0.0)
     assert cost(layer).macs == DENSE * (1 / 4 + 3 / 4 * 0.5)
+    above = ChannelGatingConv2d(8, 12, 3, padding=1, base_share=0.25, target=1.0)
+    assert cost(above).macs == pytest.approx(DENSE * (1 / 4 + 3 / 4 * 0.1587), rel=1e-3)
     x = torch.randn(2, 8, 10, 10)
     with torch.no_grad():
         opened = (layer.eval()(x) != layer.base_path(x)).float().mean().item()
@@ -336,6 +338,19 @@ def test_a_gate_that_was_moved_is_charged_for_what_it_keeps(convention):
     layer.gate.keep.fill_(9)
     [cost] = count_macs(layer, (10, 4, 4), convention).layers
     assert cost.kept_share == 0.9
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.AdaptiveMaxPool2d(1)])
+def test_the_authors_count_each_element_of_an_activation_or_global_pooling(layer):
+    model = nn.Sequential(layer)
+    assert [count_macs(model, (3, 4, 5), convention).macs for convention in ("paper", "authors")] == [0, 3 * 4 * 5]
+
+
+@pytest.mark.parametrize(("keep_rule", "kept"), [("ceil", 116), ("round", 115)])
+def test_the_authors_charge_for_the_fraction_whatever_the_keep_rule(keep_rule, kept):
+    layer = DynamicGroupConv2d(256, 8, 1, pruning_rate=0.55, keep_rule=keep_rule)
+    shares = [count_macs(layer, (256, 4, 4), convention).layers[0].kept_share for convention in ("paper", "authors")]
+    assert shares == pytest.approx([kept / 256, 0.45], abs=1e-9)
 
 
 def test_the_size_given_goes_before_the_models_own():

@@ -157,12 +157,15 @@ def test_every_wanted_recipe_exists_and_the_tables_ask_for_what_the_paper_has():
         ([5.0, 5.2], [5.3, 5.5], "holds"),  # 2.1
         ([5.0], [6.0, 6.1], "holds, too few seeds to be sure"),
         ([], [6.0], "missing"),
+        ([6.0], [], "missing"),
     ],
 )
 def test_claims(checkout, add, better, than, verdict):
     for name, errors in ((DGC, better), (DENSE, than)):
         for seed, error in enumerate(errors):
             add(error, name=name, seed=seed)
+    for name in (DGC, DENSE):
+        add(70.0, name=name, seed=9, done=10)  # does not count
     assert Claim("less work", DGC, DENSE).line(groups_in(checkout))[-1] == verdict
 
 
