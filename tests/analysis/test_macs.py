@@ -346,6 +346,13 @@ def test_the_authors_count_each_element_of_an_activation_or_global_pooling(layer
     assert [count_macs(model, (3, 4, 5), convention).macs for convention in ("paper", "authors")] == [0, 3 * 4 * 5]
 
 
+def test_a_layer_derived_from_one_with_a_rule_is_counted_by_that_rule():
+    class Derived(DynamicGroupConv2d):
+        pass
+
+    assert count_macs(Derived(8, 12, 3), (8, 10, 10)).macs == count_macs(DynamicGroupConv2d(8, 12, 3), (8, 10, 10)).macs
+
+
 @pytest.mark.parametrize(("keep_rule", "kept"), [("ceil", 116), ("round", 115)])
 def test_the_authors_charge_for_the_fraction_whatever_the_keep_rule(keep_rule, kept):
     layer = DynamicGroupConv2d(256, 8, 1, pruning_rate=0.55, keep_rule=keep_rule)

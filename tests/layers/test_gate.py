@@ -28,6 +28,14 @@ def test_keep_count(channels, rate, rule, kept):
     assert keep_count(channels, rate, rule) == kept
 
 
+def test_a_gate_keeps_by_its_rule():
+    head_gate = HeadGate(256, 0.55, keep_rule="round")
+    assert int(head_gate.keep) == 115
+    head_gate.set_rate(0.0)
+    head_gate.set_rate(0.55)
+    assert int(head_gate.keep) == 115
+
+
 @pytest.mark.parametrize("name", ["condensenet50_dgc", "condensenet86_dgc"])
 def test_where_the_keep_rules_agree(name):
     """As docs/reproduction.md says."""
@@ -97,3 +105,13 @@ def test_global_gate():
     assert global_gate(saliency)[0, 0, :3].tolist() == [1, -3, 0.5], "a threshold of 0 lets all pass"
     global_gate.threshold.fill_(1)
     assert global_gate(saliency).tolist() == [[[1, -3, 0, 0]]]
+
+
+def test_one_more_observer_leaves_the_first_in_place():
+    head_gate, seen = HeadGate(4, 0.5), []
+    head_gate.observer = first = lambda saliency, mask: seen.append("first")
+    with head_gate.observed_by(lambda saliency, mask: seen.append(mask.sum().item())):
+        head_gate(torch.rand(1, 1, 4))
+    head_gate(torch.rand(1, 1, 4))
+    assert seen == ["first", 2, "first"]
+    assert head_gate.observer is first
