@@ -301,6 +301,19 @@ def test_counts_what_is_no_layer(convention, batch):
     assert not count.uncounted
 
 
+def test_counts_all_that_one_module_computes():
+    class TwoProducts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.down, self.up = nn.Parameter(torch.randn(6, 2)), nn.Parameter(torch.randn(2, 5))
+
+        def forward(self, x):
+            return x @ self.down @ self.up
+
+    [layer] = count_macs(nn.Sequential(TwoProducts()), (6,)).layers
+    assert layer.macs == layer.dense_macs == 6 * 2 + 2 * 5
+
+
 def test_counts_attention():
     class Attending(nn.Module):
         def __init__(self):
@@ -328,6 +341,8 @@ def test_wrong_use():
     for size in (64, (3, -1, 8), (3, 8.0, 8)):
         with pytest.raises(UserError, match="whole numbers above 0"):
             count_macs(nn.Conv2d(3, 4, 1), size)
+    with pytest.raises(UserError, match="empty batch"):
+        count_macs(nn.Conv2d(3, 4, 1), images=torch.zeros(0, 3, 8, 8))
     with pytest.raises(UserError, match="that it was prepared from"):
         count_macs(deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)).eval()), (3, 8, 8))
 
@@ -370,3 +385,9 @@ def test_a_linear_layer_without_a_bias_and_the_fast_path_of_attention():
     assert torch.backends.mha.get_fastpath_enabled()
     assert count_macs(nn.Sequential(nn.Linear(4, 3, bias=False)), (4,), "authors").macs == 4 * 3
     assert torch.backends.mha.get_fastpath_enabled(), "on again"
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        count_macs(nn.Sequential(nn.Linear(4, 3)), (4,))
+        assert not torch.backends.mha.get_fastpath_enabled(), "off as before"
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)

@@ -112,7 +112,9 @@ def _count(
     measured = images is not None
     if images is None:
         images = _blank_image(model, input_size)
-    counter = _Counter(conventions, measured, max(1, images.shape[0]))
+    if not len(images):
+        raise UserError("images is an empty batch; give at least one to measure on")
+    counter = _Counter(conventions, measured, len(images))
     with _looking_at(model), counter.watching(model):
         try:
             model(images)
