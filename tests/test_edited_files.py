@@ -11,7 +11,7 @@ from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.models.pretrained import read_card
 from dgconv.models.storage import create_from_file, save_model
-from dgconv.read_values import load_json
+from dgconv.read_values import check_option, load_json
 from dgconv.train.logs import read_metrics
 
 MODEL = {"name": "condensenet20_dgc", "num_classes": 10, "stages": [1], "growth": [4]}
@@ -165,3 +165,12 @@ def test_a_picture_that_was_edited_says_nothing_of_itself(text):
 def test_odd_json(text):
     with pytest.raises(ValueError, match=r".+"):
         load_json(text)
+
+
+def test_an_option_that_is_a_table_or_none():
+    kind = dict[str, int] | None
+    for value in ({"a": 1}, {}, None):
+        check_option(value, kind, "it")
+    for value in ({"a": "1"}, [1], 1):
+        with pytest.raises(UserError, match="it must be a table of keys and values, got"):
+            check_option(value, kind, "it")

@@ -143,10 +143,10 @@ def test_a_pass_leaves_the_images_as_they_were():
 
 
 def test_moving_keeps_everything_else():
-    split = numbered(20, pad=1, flip=True)
+    split = numbered(20, pad=1, flip=True).with_cutout(2)
     moved = split.to("meta")
     assert moved.images.device.type == moved.labels.device.type == "meta"
-    assert (moved.pad, moved.flip, moved.stats, len(moved)) == (1, True, RAW, 20)
+    assert (moved.pad, moved.flip, moved.cutout, moved.stats, len(moved)) == (1, True, 2, RAW, 20)
 
 
 @pytest.mark.parametrize("batch_size", [0, -3])

@@ -112,6 +112,7 @@ def test_a_file_of_ones_own(tmp_path):
         ("stages = [1, 2.5]", r"stages must be a list, each item a whole number, got \[1, 2.5\]"),
         ("compile = 1", "compile must be true or false, got 1"),
         ("model = 3", "model must be a text, got 3"),
+        (f'epochs = "{"9" * 500}"', r"epochs must be a whole number, got '9{75} \.\.\.$"),  # 80 characters of it
         ('precision = "float16"', "precision must be 'float32' or 'bfloat16', got 'float16'"),
         ("epochs = 0", "epochs must be at least 1, and a whole number, got 0"),
         ("workers = -1", "workers must not be negative"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dgconv import create_model, dynamic_layers
+from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
 from dgconv.layers import keep_count
 from dgconv.train import cosine_learning_rate, pruning_ramp, set_progress
 from dgconv.train.schedule import GateSchedule
@@ -42,6 +42,14 @@ def test_a_gate_is_written_to_only_when_its_count_changes():
             int(b.gate.keep) for _, b in dynamic_layers(other)
         ]
     assert len(versions) == layer.in_channels - keep_count(layer.in_channels, 0.75) + 1
+
+
+def test_a_single_channel_may_be_kept():
+    layer = DynamicGroupConv2d(16, 16, 1, pruning_rate=0.99)
+    set_progress(layer, 0)
+    assert int(layer.gate.keep) == 16
+    set_progress(layer, 1)
+    assert int(layer.gate.keep) == 1
 
 
 def test_target_rate_holds_without_a_schedule():
