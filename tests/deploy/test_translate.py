@@ -336,6 +336,13 @@ def test_static_groups(engine: str, name: str, adds: bool) -> None:
     assert any(step.picks for step in prepared.graph.steps if isinstance(step, Conv))
 
 
+def test_the_order_of_split_outputs_is_not_handed_on(engine: str) -> None:
+    """A convolution takes in the norm before it, but not the order that this norm brings its channels into."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), STATIC["split"], nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 5, 1)).eval()
+    x = torch.randn(3, 3, 10, 11)
+    torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
 def test_reasons_are_given() -> None:
     model = nn.Sequential(LAYERS["reflect"], nn.SiLU(), LAYERS["momentary norm"], nn.AdaptiveAvgPool2d(3))
     model[2] = nn.BatchNorm2d(6, track_running_stats=False)
@@ -422,15 +429,17 @@ class Opaque(nn.Module):
         return x.relu_() if x.sum() > -1e9 else x
 
 
-@pytest.mark.parametrize("reads", ["conv", "norm"])
+@pytest.mark.parametrize("reads", ["conv", "norm", "norm, twice"])
 def test_no_read_moves_past_code_that_changes_the_value(engine: str, reads: str) -> None:
     def forward(m: Model, x: Tensor) -> Tensor:
         x = m.conv(x)
         if reads == "conv":  # the convolution must not move down to the norm that it could take in
             before, changed = m.square(x), m.opaque(x)
             return m.bn(before) + changed
-        before, changed = m.bn(x), m.opaque(x)  # the norm must not move into the convolution
-        return m.square(before) + changed
+        before = m.bn(x)
+        early = m.square(before) if reads == "norm, twice" else 0
+        changed = m.opaque(x)  # the norm must not move into the convolution behind
+        return m.square(before) + changed + early
 
     model = Model(forward)
     model.opaque = Opaque()

@@ -510,6 +510,7 @@ def test_dropping_ties_where_all_tie() -> None:
         model = nn.Sequential(nn.Conv2d(32, 8, 3, bias=False))
         convert_(model, config, everything)
         assert model(torch.rand(2, 32, 5, 5)).abs().sum() > 0
+    DGCConfig(tie_rule="drop", gate="global")  # which has no ties
 
 
 # --- select ---
