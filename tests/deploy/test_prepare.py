@@ -216,6 +216,25 @@ def test_a_dilated_depthwise_convolution_stays_by_itself() -> None:
     assert_same_function(model, prepared, torch.randn(2, 8, 15, 18))
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (nn.Conv2d(8, 32, 1, groups=2), nn.Conv2d(32, 32, 3, groups=32)),
+        (nn.Conv2d(8, 32, 1, padding=1), nn.Conv2d(32, 32, 3, groups=32)),
+        (nn.Conv2d(8, 32, 1, stride=2), nn.Conv2d(32, 32, 3, groups=32)),
+        (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 32, 7, groups=32)),
+        (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 32, 3, 3, groups=32)),
+        (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 64, 3, groups=32)),
+        (nn.Conv2d(8, 15, 1), nn.Conv2d(15, 15, 3, groups=15)),
+    ],
+)
+def test_what_no_kernel_joins_stays_apart(first: nn.Conv2d, then: nn.Conv2d) -> None:
+    model = nn.Sequential(first, nn.ReLU(), then).eval()
+    prepared = deploy.prepare(model)
+    assert len(prepared.graph.steps) == 2
+    assert_same_function(model, prepared, torch.randn(2, 8, 21, 24))
+
+
 def test_a_depthwise_convolution_takes_in_the_first_of_a_network() -> None:
     for channels, is_joined in ((3, True), (16, False)):
         first, then = nn.Conv2d(channels, 24, 3, 2, 1, bias=False), nn.Conv2d(24, 24, 3, 1, 1, groups=24)

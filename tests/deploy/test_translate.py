@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, deploy
 from dgconv.deploy.graph import Conv, Pointwise, Torch
+from dgconv.layers import FeatureBoostingConv2d
 from dgconv.layers.fusible import BatchNormReLU2d
 from dgconv.layers.indexed import IndexedGroupConv2d, SplitConv2d
 from dgconv.ops import native
@@ -129,6 +130,11 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "two convolutions added": (lambda m, x: m.relu(m.bn(m.conv(x)) + m.bn2(m.second(x))), {"Conv": 2}),
     "added to itself": (lambda m, x: m.relu((c := m.conv(x)) + c), {"Conv": 1, "Pointwise": 1}),
     "added to its input": (lambda m, x: m.square(c := m.conv(x)) + c, {"Conv": 2}),
+    "added twice": (lambda m, x: m.square(c := m.conv(x)) + c + c, {"Conv": 2, "Pointwise": 1}),
+    "added to a norm, twice": (
+        lambda m, x: m.bn(c := m.conv(x)) + F.silu(c) + c,
+        {"Conv": 1, "Torch": 1, "Pointwise": 2},
+    ),
     "norm plus value": (lambda m, x: m.bn(c := m.conv(x)) + m.square(c), {"Conv": 2, "Pointwise": 1}),
     "activation added": (lambda m, x: m.relu(m.conv(x)) + m.relu(m.second(x)), {"Conv": 2, "Pointwise": 1}),
     "multiple added": (lambda m, x: torch.add(m.conv(x), m.second(x), alpha=2), {"Conv": 2, "Torch": 1}),
@@ -271,6 +277,7 @@ LAYERS = {
     "dynamic": DynamicGroupConv2d(4, 12, (2, 3), (2, 1), 1, 2, heads=3, bias=True, pruning_rate=0.5),
     "dynamic, same": DynamicGroupConv2d(4, 8, 4, padding="same", heads=2),
     "global": DynamicGroupConv2d(4, 8, 3, heads=2, gate="global"),
+    "boosted": FeatureBoostingConv2d(4, 8, 3, density=0.5),
     "norm": nn.BatchNorm2d(4, affine=False),
     "momentary norm": nn.BatchNorm2d(4, track_running_stats=False),
 }
@@ -340,6 +347,21 @@ def test_the_order_of_split_outputs_is_not_handed_on(engine: str) -> None:
     """A convolution takes in the norm before it, but not the order that this norm brings its channels into."""
     model = nn.Sequential(nn.Conv2d(3, 4, 1), STATIC["split"], nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 5, 1)).eval()
     x = torch.randn(3, 3, 10, 11)
+    torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_an_addition_keeps_the_order_of_split_outputs(engine: str) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.layer, self.norm = nn.Conv2d(3, 4, 1), STATIC["split"], nn.BatchNorm2d(6)
+            self.short = nn.Conv2d(4, 6, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return self.norm(self.layer(x)) + F.silu(self.short(x))
+
+    model, x = Block().eval(), torch.randn(3, 3, 10, 11)
     torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
 
 
@@ -429,13 +451,16 @@ class Opaque(nn.Module):
         return x.relu_() if x.sum() > -1e9 else x
 
 
-@pytest.mark.parametrize("reads", ["conv", "norm", "norm, twice"])
+@pytest.mark.parametrize("reads", ["conv", "norm", "norm, twice", "expansion"])
 def test_no_read_moves_past_code_that_changes_the_value(engine: str, reads: str) -> None:
     def forward(m: Model, x: Tensor) -> Tensor:
         x = m.conv(x)
         if reads == "conv":  # the convolution must not move down to the norm that it could take in
             before, changed = m.square(x), m.opaque(x)
             return m.bn(before) + changed
+        if reads == "expansion":  # must not move down to the depthwise convolution
+            before, changed = m.expand(x), m.opaque(x)
+            return m.depthwise(before) + changed.sum()
         before = m.bn(x)
         early = m.square(before) if reads == "norm, twice" else 0
         changed = m.opaque(x)  # the norm must not move into the convolution behind
@@ -443,6 +468,7 @@ def test_no_read_moves_past_code_that_changes_the_value(engine: str, reads: str)
 
     model = Model(forward)
     model.opaque = Opaque()
+    model.expand, model.depthwise = nn.Conv2d(8, 16, 1), nn.Conv2d(16, 16, 3, padding=1, groups=16)
     model.eval()
     x = torch.randn(2, 4, 7, 9)
     torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
