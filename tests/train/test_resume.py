@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from processes import run_dgconv, start_dgconv
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from dgconv.cli import main
 from dgconv.data import load_data
@@ -237,6 +237,19 @@ def test_a_run_of_a_version_with_fewer_settings_goes_on():
     older = {name: value for name, value in recipe.items() if name not in ("ramp_end", "clip_gradients")}
     assert recipe_differences(older, recipe) == []
     assert recipe_differences(older, recipe | {"ramp_end": 0.5}) == ["ramp_end was 0.75, is 0.5"]
+
+
+def test_where_and_how_the_data_is_read_may_change():
+    recipe = Recipe(**SMALL).to_dict()
+    free = {"data_dir": "elsewhere", "workers": 3, "skip_corrupt_images": True, "name": "mine", "checkpoint_minutes": 1}
+    assert recipe_differences(recipe, recipe | free) == []
+
+
+@pytest.mark.parametrize("metadata", [None, {"position": "{", "recipe": "{}"}, {"position": "[]", "recipe": "{}"}])
+def test_a_file_that_is_no_checkpoint(tmp_path, metadata):
+    save_file({"model.weight": torch.zeros(2)}, tmp_path / CHECKPOINT, metadata=metadata)
+    with pytest.raises(UserError, match=r"checkpoint\.safetensors is damaged or not a checkpoint of dgconv"):
+        load_checkpoint(tmp_path)
 
 
 def test_a_run_without_a_whole_epoch_is_told_how_to_go_on(tmp_path, capsys):
