@@ -256,6 +256,30 @@ def test_initial_scale():
     assert undivided == pytest.approx((2 / (256 * 9)) ** 0.5, rel=0.02)
 
 
+def test_reset_begins_anew():
+    layer = DynamicGroupConv2d(16, 32, 3, bias=True)
+    for parameter in layer.parameters():
+        parameter.data.fill_(7)
+    layer.reset_parameters()
+    assert (layer.bias == 0).all()
+    assert (layer.generator.bias == 1).all()
+    assert not any((parameter == 7).any() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("gate", ["head", "global"])
+def test_only_the_global_gate_sees_signs(gate):
+    layer = DynamicGroupConv2d(16, 32, 1, gate=gate)
+    torch.nn.init.constant_(layer.generator.bias, -1)
+    layer(torch.zeros(1, 16, 2, 2))
+    assert layer.saliency.unique().tolist() == [-1 if gate == "global" else 0]
+
+
+def test_a_bias_leaves_the_precision_as_it_is():
+    layer = DynamicGroupConv2d(16, 32, 3, bias=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(torch.randn(2, 16, 5, 5)).dtype == torch.bfloat16
+
+
 def test_repr_tells_what_matters():
     text = repr(DynamicGroupConv2d(16, 32, 3, padding=1))
     for part in ("16, 32", "heads=4", "pruning_rate=0.75", "keep=4 of 16", "hidden=2"):
@@ -294,6 +318,13 @@ def test_meta_device():
 def test_wrong_arguments(arguments, message):
     with pytest.raises(UserError, match=message):
         DynamicGroupConv2d(16, 32, **{"kernel_size": 3, **arguments})
+
+
+def test_no_channels():
+    with pytest.raises(UserError, match="in_channels must be at least 1, got 0"):
+        DynamicGroupConv2d(0, 32, 3)
+    with pytest.raises(UserError, match="0 output channels"):
+        DynamicGroupConv2d(16, 0, 3)
 
 
 def test_wrong_inputs():
