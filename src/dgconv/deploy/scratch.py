@@ -3,12 +3,13 @@
 import shutil
 import socket
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, SoftFileLock, Timeout
+from filelock import FileLock, Timeout
+
+from ..file_lock import hold
 
 PREFIX = ".dgconv-export-"
 LOCK, MARK = "lock", "made-by-dgconv-export"
@@ -47,14 +48,8 @@ def _is_of_this_machine(folder: Path) -> bool:
 
 
 def _hold(folder: Path) -> FileLock | None:
-    """Until it is released or the process ends, however that happens; None where another has it, or nobody can."""
-    lock = FileLock(folder / LOCK)
+    """None where another process has it, or nobody can."""
     try:
-        with warnings.catch_warnings(action="ignore"):
-            lock.acquire(timeout=0)
-    except (Timeout, OSError, NotImplementedError):
+        return hold(folder / LOCK)
+    except Timeout:
         return None
-    if isinstance(lock, SoftFileLock):  # would outlive a killed process
-        lock.release()
-        return None
-    return lock

@@ -2,14 +2,14 @@
 
 import os
 import socket
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, SoftFileLock, Timeout
+from filelock import FileLock, Timeout
 
 from ..errors import UserError
+from ..file_lock import hold
 
 LOCK = ".lock"  # stays in the folder and means nothing by itself: what counts is whether a process holds it
 
@@ -44,19 +44,14 @@ def _lock(folder: Path) -> FileLock | None:
     if not folder.is_dir():
         return None
     path = folder / LOCK
-    lock = FileLock(path)
     try:
-        with warnings.catch_warnings(action="ignore"):
-            lock.acquire(timeout=0)
+        lock = hold(path)
     except Timeout:
         raise UserError(
             f"{folder} is in use: {_holder(path)} trains in it. Wait until it is done, or stop it with Ctrl-C or "
             f"SIGTERM, upon which it saves; then go on with: dgconv train --resume {folder}"
         ) from None
-    except (OSError, NotImplementedError):
-        return None
-    if isinstance(lock, SoftFileLock):  # what filelock takes instead of a missing lock would outlive a killed process
-        lock.release()
+    if lock is None:
         return None
     with suppress(OSError):
         path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")

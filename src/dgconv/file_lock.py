@@ -1,0 +1,25 @@
+"""Locks that the kernel lets go of however a process ends."""
+
+import warnings
+from pathlib import Path
+
+from filelock import FileLock, SoftFileLock, Timeout
+
+
+def hold(path: Path) -> FileLock | None:
+    """Until it is released or the process ends; ``Timeout`` where another process has it.
+
+    None on a file system that knows no locks, or where nothing may be written.
+    """
+    lock = FileLock(path)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            lock.acquire(timeout=0)
+    except Timeout:  # which is an OSError, too
+        raise
+    except (OSError, NotImplementedError):
+        return None
+    if isinstance(lock, SoftFileLock):  # what filelock takes instead of a missing lock would outlive a killed process
+        lock.release()
+        return None
+    return lock
