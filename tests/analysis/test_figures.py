@@ -14,6 +14,7 @@ from PIL import Image
 from dgconv import DynamicGroupConv2d, count_macs, dynamic_layers
 from dgconv.analysis import figures
 from dgconv.analysis.figures.contributions import contributions, spread_over_heads
+from dgconv.analysis.figures.style import look_of
 from dgconv.analysis.likeness import jaccard, shuffled
 from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
@@ -182,8 +183,16 @@ def test_adaptive_budget(head_run, monkeypatch):
     assert min(point["error"] for point in numbers["adaptive"]) < first["error"]
 
 
+def test_many_series_do_not_look_alike():
+    assert len({look_of(number) for number in range(36)}) == 36
+    assert len({look_of(number)[0] for number in range(6)}) == 6, "by colour alone, where that is enough"
+
+
 def test_error_over_macs(all_runs):
-    _, numbers = figures.draw_tradeoff(all_runs)
+    drawing, numbers = figures.draw_tradeoff(all_runs)
+    low, high = drawing.axes[0].get_ylim()
+    for error in (error for point in numbers["points"] for error in point["errors"]):
+        assert low <= error < high, "no marker on the upper border"
     assert len(numbers["points"]) == 3
     assert {point["task"] for point in numbers["points"]} == {"digits, 16 px"}
     pair = next(point for point in numbers["points"] if len(point["errors"]) == 2)

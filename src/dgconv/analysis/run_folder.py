@@ -152,6 +152,9 @@ class RunFolder:
         images = images_to_measure(self.model, self.data, self.device) if needs_images(self.model) else None
         return count_macs(what_is_left(self.model), self.input_size, convention, images)
 
+    def macs_of_image(self, convention: Convention = "authors") -> float:
+        return self.macs(convention).macs
+
     def pass_at(self, rate: float) -> Pass:
         """All test images at a pruning rate, which needs no training."""
         if rate not in self._passes:

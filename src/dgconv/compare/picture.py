@@ -2,19 +2,9 @@
 
 from pathlib import Path
 
+from ..analysis.figures.style import look_of
 from ..deploy.bench_picture import check_picture
 from .record import Comparison, MethodResult
-
-COLOURS = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#D55E00",
-    "#56B4E9",
-    "#000000",
-)  # told apart by colour-blind eyes
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # and by the rest where colours repeat
 
 
 def draw_comparison(comparison: Comparison, file: Path) -> None:
@@ -24,10 +14,8 @@ def draw_comparison(comparison: Comparison, file: Path) -> None:
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     over_macs, over_time = figure.subplots(1, 2, sharey=True)
     for number, method in enumerate(comparison.methods):
-        style = {
-            "color": COLOURS[number % len(COLOURS)],
-            "marker": MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
-        }
+        colour, marker = look_of(number)
+        style = {"color": colour, "marker": marker}
         _draw(over_macs, method, method.macs("paper") / 1e6, None, style)
         low, high = method.latency_quartiles_ms
         spread = [[method.latency_ms - low], [high - method.latency_ms]]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..analysis.gate_facts import measure_gates
 from ..analysis.mac_rules import needs_images
+from ..analysis.macs import Convention
 from ..analysis.plan import Cost, DataFacts, count_cost
 from ..analysis.run_folder import RunFolder
 from ..analysis.summary import summarize
@@ -72,6 +73,9 @@ class Record(RunFolder):
             raise UserError(f"{self.folder / CONFIG}: {error}") from None
         measured = self.config.get("measured_macs")
         return replace(counted, macs=measured) if measured else counted
+
+    def macs_of_image(self, convention: Convention = "authors") -> float:
+        return float(self.cost.macs[convention])
 
 
 def count_network(recipe: Recipe, classes: int, side: int) -> Cost:

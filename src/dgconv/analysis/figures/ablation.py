@@ -49,7 +49,7 @@ def draw_ablation(runs: Sequence[RunFolder]) -> Drawing:
             "by_rate": {str(key): errors for key, errors in sorted(by_rate.items())},
             "missing_heads": missing_heads,
             "missing_rates": missing_rates,
-            "macs_by_rate": {str(run.trained_rate): run.macs().macs for run in dynamic if run.heads == heads},
+            "macs_by_rate": {str(run.trained_rate): run.macs_of_image() for run in dynamic if run.heads == heads},
         },
     )
 

@@ -45,6 +45,12 @@ STYLE = {
 }
 
 
+def look_of(number: int) -> tuple[str, str]:
+    """Colour and marker of one of several series; no two of the first thirty-six have both in common."""
+    repeated = number // len(SERIES)
+    return SERIES[number % len(SERIES)], MARKERS[(number + repeated) % len(MARKERS)]
+
+
 class Drawing(NamedTuple):
     """A figure, and the numbers it shows, ready for JSON."""
 

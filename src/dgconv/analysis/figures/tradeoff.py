@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..macs import Convention
 from ..plan import reported_for
 from ..run_folder import RunFolder
-from .style import GREY, MARKERS, SERIES, Drawing, entitle, in_house_style, in_millions, new_figure
+from .style import GREY, Drawing, entitle, in_house_style, in_millions, look_of, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +35,8 @@ def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors")
         axes.set(title=task, xlabel="MACs of one image, millions", ylabel="test error, %")
         in_millions(axes)
         low, high = axes.dataLim.ymin, axes.dataLim.ymax
-        axes.set(xlim=(0, 1.12 * axes.dataLim.xmax), ylim=(max(0, low - (high - low) / 2) if high > low else 0, None))
-        axes.margins(y=0.1)
+        room = (high - low) / 10 or high / 2
+        axes.set(xlim=(0, 1.12 * axes.dataLim.xmax), ylim=(max(0, low - room), high + room))
     handles = {
         label: handle
         for axes in axes_grid.flat
@@ -64,7 +64,7 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
                 "task": first.task,
                 "model": first.config["model"]["name"],
                 "kind": _kind(first),
-                "macs": sum(run.macs(convention).macs for run in members) / len(members),
+                "macs": sum(run.macs_of_image(convention) for run in members) / len(members),
                 "error": sum(errors) / len(errors),
                 "errors": errors,
                 "reported": {"macs": reported.macs, "error": reported.error, "where": reported.where}
@@ -84,7 +84,7 @@ def _kind(run: RunFolder) -> str:
 
 
 def _draw_line(axes: "Axes", kind: str, points: list[dict[str, Any]], number: int) -> None:
-    colour, marker = SERIES[number % len(SERIES)], MARKERS[number % len(MARKERS)]
+    colour, marker = look_of(number)
     macs, errors = [point["macs"] for point in points], [point["error"] for point in points]
     axes.plot(macs, errors, "-", marker=marker, color=colour, label=kind)
     for point in points:
