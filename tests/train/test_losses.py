@@ -1,6 +1,7 @@
 """Lasso and angle loss against sums written out."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -124,3 +125,15 @@ def test_losses_reach_the_generators_only(name):
     assert layer.weight.grad is None
     for parameter in layer.generator.parameters():
         assert parameter.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("loss", [lasso_loss, partial(lasso_loss, reading="paper"), angle_loss])
+def test_gradients_by_torch_func(saliencies, loss):
+    expected = torch.autograd.grad(loss(saliencies), saliencies)
+    torch.testing.assert_close(torch.func.grad(loss)(saliencies), list(expected))
+
+    def of_one_image(*saliencies):
+        return loss([g[None] for g in saliencies])
+
+    each = torch.func.vmap(torch.func.grad(of_one_image, argnums=(0, 1)))(*saliencies)
+    torch.testing.assert_close(tuple(g / 5 for g in each), expected)  # both losses are means over the batch

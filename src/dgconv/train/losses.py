@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers.select import dynamic_layers
+from ..ops.transforms import transforming
 
 LassoReading = Literal["authors", "paper"]
 SHORTEST = 1e-12  # the saliencies of a head that is dead have no direction; nothing is divided by 0
@@ -21,6 +22,9 @@ def take_saliencies(model: nn.Module) -> list[Tensor]:
     A layer that runs several times in one pass gives those of its last run only; were all of them kept, memory would
     grow without end wherever nobody takes them. For the losses of a network that shares layers, collect them yourself
     with ``layer.register_forward_hook(lambda layer, *_: saliencies.append(layer.saliency))``.
+
+    Those of layers inside ``torch.utils.checkpoint`` have gradients only with ``use_reentrant=False``: the other form
+    runs the layers without.
     """
     saliencies = []
     for _, layer in dynamic_layers(model):
@@ -44,6 +48,8 @@ def lasso_loss(saliencies: Sequence[Tensor], reading: LassoReading = "authors") 
         weights = [1 / (g.shape[0] * g.shape[2]) for g in saliencies]
     else:
         raise UserError(f"the lasso is read as 'authors' or 'paper', got {reading!r}")
+    if transforming():
+        return torch.stack([weight * g.abs().sum() for weight, g in zip(weights, saliencies, strict=True)]).sum()
     return _WeightedL1.apply(weights, *saliencies)
 
 
@@ -77,18 +83,24 @@ def angle_loss(saliencies: Sequence[Tensor]) -> Tensor:
     by_size: dict[torch.Size, list[Tensor]] = {}  # of batch and heads
     for saliency in saliencies:
         by_size.setdefault(saliency.shape[:2], []).append(saliency)
-    sums = [_abs_cosines(_Products.apply(*same)) for same in by_size.values()]
+    products = _products if transforming() else _Products.apply
+    sums = [_abs_cosines(products(*same)) for same in by_size.values()]
     return torch.stack(sums).sum() / len(saliencies)
 
 
-class _Products(torch.autograd.Function):
+def _products(*saliencies: Tensor) -> Tensor:
     """The scalar products of the heads of each layer, ``[L, B, H, H]``: all that has to be done layer by layer."""
+    with torch.autocast(saliencies[0].device.type, enabled=False):  # lengths need float32, and so does the way back
+        return torch.stack([g @ g.mT for g in saliencies])
+
+
+class _Products(torch.autograd.Function):
+    """:func:`_products` with one matrix product a layer on the way back."""
 
     @staticmethod
     def forward(ctx, *saliencies):  # type: ignore[no-untyped-def]
         ctx.save_for_backward(*saliencies)
-        with torch.autocast(saliencies[0].device.type, enabled=False):  # lengths need float32, and so does the way back
-            return torch.stack([g @ g.mT for g in saliencies])
+        return _products(*saliencies)
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
