@@ -5,6 +5,7 @@ import textwrap
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 import dgconv.layers
 from dgconv import DynamicGroupConv2d, create_model
@@ -42,6 +43,14 @@ def test_second_gradients_by_torch_func():
     _, along = torch.func.jvp(gradient, (x,), (direction,))
     difference = gradient(x + step * direction) - gradient(x - step * direction)
     torch.testing.assert_close(along, difference / (2 * step), rtol=1e-4, atol=1e-4)
+
+
+def test_forward_mode():
+    layer, x = dynamic(3, "head")
+    direction = torch.randn_like(x)
+    with forward_ad.dual_level():
+        along = forward_ad.unpack_dual(layer(forward_ad.make_dual(x, direction))).tangent
+    torch.testing.assert_close(along, torch.func.jvp(layer, (x,), (direction,))[1])
 
 
 @pytest.mark.parametrize("name", ["condensenet20_dgc", "mobilenetv2_dgcg", "resnet20_fbs", "resnet20_flgc"])

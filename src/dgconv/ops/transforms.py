@@ -3,14 +3,15 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Pair = tuple[int, int]
 
 
 def transforming() -> bool:
     """Whether a transform of ``torch.func`` is at work, in which torch refuses the gradients of a custom operation,
-    however it was registered (pytorch issue 168393)."""
-    return torch._C._are_functorch_transforms_active()
+    however it was registered (pytorch issue 168393); or forward-mode differentiation, for which it has no rule."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
 def composed(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
