@@ -417,6 +417,20 @@ def test_standard_groups_have_weights_of_their_own() -> None:
     assert "4 groups, 8 input and 10 output" in report.rows[1].reason
 
 
+def test_a_layer_of_your_own_around_a_convolution() -> None:
+    class Clamped(nn.Module):
+        def __init__(self, in_channels: int, out_channels: int, kernel_size: object, **options: object) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, **options)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x).clamp(-0.1, 0.1)
+
+    model = convs(2)
+    assert len(convert_(model, Clamped).replaced) == 1
+    assert model(torch.randn(1, 8, 9, 9)).abs().max() <= 0.1
+
+
 def test_a_layer_that_normalizes_is_not_put_before_a_batch_norm() -> None:
     report = convert_(convs(2), FeatureBoostingConv2d)
     assert "holds the batch norm" in report.rows[1].reason
@@ -477,6 +491,13 @@ def test_model_that_is_a_convolution() -> None:
         convert_(nn.Conv2d(8, 8, 3))
 
 
+def test_model_or_filter_of_another_kind() -> None:
+    with pytest.raises(UserError, match=r"takes an nn\.Module, got a list"):
+        convert_([nn.Conv2d(8, 8, 3)])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="a function of a name and a convolution, got 'layer1'"):
+        convert_(convs(2), filter_fn="layer1")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("config", [{"heads": 4}, {}, DGCConfig, 4])
 def test_config_that_is_none(config: object) -> None:
     with pytest.raises(UserError, match=r"a DGCConfig, as DGCConfig\(heads=4\), or a layer"):
@@ -491,6 +512,7 @@ def test_config_that_is_none(config: object) -> None:
         ("pruning_rate", 1.0),
         ("pruning_rate", -0.1),
         ("pruning_rate", float("nan")),
+        ("pruning_rate", "0.5"),
         ("squeeze", 0),
         ("squeeze", 1.5),
         ("gate", "tail"),
@@ -524,7 +546,7 @@ def test_set_pruning_rate_sets_every_layer() -> None:
     assert [(layer.pruning_rate, int(layer.gate.keep)) for layer in layers] == [(0.5, 4)] * 2
 
 
-@pytest.mark.parametrize("rate", [1.0, -0.5])
+@pytest.mark.parametrize("rate", [1.0, -0.5, "0.5"])
 def test_set_pruning_rate_refuses(rate: float) -> None:
     model = convs(2)
     convert_(model)

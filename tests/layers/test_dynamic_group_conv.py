@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -297,9 +298,13 @@ def test_meta_device():
     [
         ({"heads": 3}, "3 heads, 32 output channels"),
         ({"heads": 0}, "0 heads"),
+        ({"heads": 2.0}, "heads must be whole numbers, got 16, 32 and 2.0"),
+        ({"heads": "4"}, "must be whole numbers, got 16, 32 and '4'"),
         ({"pruning_rate": 1.0}, r"in \[0, 1\), got 1.0"),
         ({"pruning_rate": -0.1}, r"got -0.1"),
         ({"pruning_rate": float("nan")}, "got nan"),
+        ({"pruning_rate": "0.5"}, r"in \[0, 1\), got '0.5'"),
+        ({"pruning_rate": None}, "got None"),
         ({"gate": "layer"}, "'head' or 'global', got 'layer'"),
         ({"keep_rule": "floor"}, "'ceil' or 'round', got 'floor'"),
         ({"tie_rule": "random"}, "got 'random'"),
@@ -325,6 +330,12 @@ def test_no_channels():
         DynamicGroupConv2d(0, 32, 3)
     with pytest.raises(UserError, match="0 output channels"):
         DynamicGroupConv2d(16, 0, 3)
+
+
+def test_channels_that_are_no_whole_numbers():
+    with pytest.raises(UserError, match=r"in_channels.*must be whole numbers, got 16\.0, 32 and 4"):
+        DynamicGroupConv2d(16.0, 32, 3)
+    DynamicGroupConv2d(*np.array([16, 32]), 3)  # which nn.Conv2d takes, too
 
 
 def test_wrong_inputs():

@@ -140,8 +140,8 @@ def convert_(
     Args:
         model: any module that contains convolutions.
         config: options of the new layers; default ``DGCConfig()``. Or another layer with ``nn.Conv2d``'s signature,
-            options bound to it: ``partial(LearnedGroupConv2d, groups=8)``. A layer whose weight has another shape than
-            the undivided one (standard groups) starts with new weights.
+            options bound to it: ``partial(LearnedGroupConv2d, groups=8)``. A layer whose ``weight`` has another shape
+            than the undivided one (standard groups), or that has none, starts with new weights.
         filter_fn: ``filter_fn(name, conv)`` tells whether to replace one that can be. By default all are but
             the network's first convolution: three colours leave nothing to choose from. A shared convolution
             is asked about once, under its first name.
@@ -151,6 +151,10 @@ def convert_(
             "the model is itself a convolution, and nothing holds it in which it could be replaced; "
             "wrap it in a module, as nn.Sequential(conv)"
         )
+    if not isinstance(model, nn.Module):
+        raise UserError(f"convert_ takes an nn.Module, got a {type(model).__name__}")
+    if filter_fn is not None and not callable(filter_fn):
+        raise UserError(f"filter_fn must be a function of a name and a convolution, got {filter_fn!r}")
     config = DGCConfig() if config is None else config
     if config is DGCConfig or not (isinstance(config, DGCConfig) or callable(config)):
         raise UserError(
@@ -252,6 +256,7 @@ def _other(conv: nn.Conv2d, make: ConvLayer) -> nn.Module:
             f"{type(layer).__name__} holds the batch norm that follows it, and where the network has its own is not to "
             "be seen from here; build the network with it, as create_model does"
         )
-    if layer.weight.shape == conv.weight.shape:
+    weight = getattr(layer, "weight", None)
+    if weight is not None and weight.shape == conv.weight.shape:
         layer.weight, layer.bias = conv.weight, conv.bias  # type: ignore[assignment]
     return layer.train(conv.training)

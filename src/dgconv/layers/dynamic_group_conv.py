@@ -1,6 +1,7 @@
 """Dynamic group convolution (DGC), Su, Fang et al., ECCV 2020, as a layer that drops in for nn.Conv2d."""
 
 import math
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -74,6 +75,11 @@ class DynamicGroupConv2d(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if not all(isinstance(count, Integral) for count in (in_channels, out_channels, heads)):
+            raise UserError(
+                "in_channels, out_channels and heads must be whole numbers, "
+                f"got {in_channels!r}, {out_channels!r} and {heads!r}"
+            )
         if in_channels < 1:
             raise UserError(f"in_channels must be at least 1, got {in_channels}")
         if heads < 1 or out_channels < 1 or out_channels % heads:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -16,8 +17,8 @@ Observer = Callable[[Tensor, Tensor], None]
 
 
 def check_pruning_rate(rate: float) -> float:
-    if not 0 <= rate < 1:
-        raise UserError(f"pruning_rate must be in [0, 1), got {rate}")
+    if not isinstance(rate, Real) or not 0 <= rate < 1:
+        raise UserError(f"pruning_rate must be in [0, 1), got {rate!r}")
     return rate
 
 
