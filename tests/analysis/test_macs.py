@@ -333,6 +333,19 @@ def test_says_what_it_could_not_count():
     assert count_macs(model, (3, 8, 8)).uncounted == ["PReLU"]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of torch's quantization
+def test_says_that_it_does_not_count_quantized_layers():
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), {nn.Linear})
+    assert count_macs(model, (3, 4, 4)).uncounted == ["Linear"]
+
+
+@pytest.mark.parametrize("name", ["resnet20_dgc", "resnet20_fbs"])
+def test_without_values(name):
+    model = create_model(name, width=8)
+    costs = count_macs(model, (3, 8, 8))
+    assert count_macs(model.to("meta"), (3, 8, 8)) == costs
+
+
 def test_wrong_use():
     with pytest.raises(UserError, match="needs input_size"):
         count_macs(nn.Conv2d(3, 4, 1))
@@ -343,8 +356,14 @@ def test_wrong_use():
             count_macs(nn.Conv2d(3, 4, 1), size)
     with pytest.raises(UserError, match="empty batch"):
         count_macs(nn.Conv2d(3, 4, 1), images=torch.zeros(0, 3, 8, 8))
-    with pytest.raises(UserError, match="that it was prepared from"):
-        count_macs(deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)).eval()), (3, 8, 8))
+    prepared = deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1)).eval())
+    for model in (prepared, nn.Sequential(prepared, nn.Conv2d(4, 4, 1))):
+        with pytest.raises(UserError, match="that it was prepared from"):
+            count_macs(model, (3, 8, 8))
+    with pytest.raises(UserError, match="the model that it was made from"):
+        count_macs(torch.jit.trace(nn.Conv2d(3, 4, 1), torch.zeros(1, 3, 8, 8)), (3, 8, 8))
+    with pytest.raises(UserError, match="got a str"):
+        count_macs("resnet20")
 
 
 @pytest.mark.parametrize("convention", ["paper", "authors"])

@@ -83,10 +83,15 @@ def _dynamic_group_conv(layer: DynamicGroupConv2d, call: Call) -> tuple[float, f
         if call.measured:
             return float(gate.mask(layer.generator(call.x)).float().mean()), generator
         return 1 - layer.pruning_rate, generator
-    keep = int(gate.keep)
-    at_target = keep == keep_count(layer.in_channels, layer.pruning_rate, gate.keep_rule)
-    is_fraction = call.convention == "authors" and at_target
+    target = gate.count_at(layer.pruning_rate)
+    keep = _kept_now(gate, target)
+    is_fraction = call.convention == "authors" and keep == target
     return 1 - layer.pruning_rate if is_fraction else keep / layer.in_channels, generator
+
+
+def _kept_now(gate: HeadGate, target: int) -> int:
+    """A schedule or a checkpoint may have moved the gate; on the meta device there are only options."""
+    return target if gate.keep.is_meta else int(gate.keep)
 
 
 def _saliency_generator(layer: DynamicGroupConv2d, call: Call) -> float:
@@ -129,7 +134,8 @@ def _feature_boosting(layer: FeatureBoostingConv2d, call: Call) -> tuple[float, 
     if call.convention == "authors":
         generator += call.x[0].numel() + 3 * layer.out_channels
     if not call.measured:
-        return int(layer.gate.keep) / layer.out_channels, generator
+        target = keep_count(layer.out_channels, 1 - layer.density)
+        return _kept_now(layer.gate, target) / layer.out_channels, generator
     inputs = call.x.flatten(2).any(2).float().mean(1)  # [B]
     outputs = layer.winners(call.x).float().mean(1)
     return float((inputs * outputs).mean()), generator

@@ -52,7 +52,7 @@ class MacCount:
     convention: Convention
     input_size: tuple[int, ...]
     layers: list[LayerCost]
-    uncounted: list[str]  # kinds of layers that have parameters, and for which neither a rule nor a formula was found
+    uncounted: list[str]  # kinds of layers that have weights, and for which neither a rule nor a formula was found
     measured: bool  # kept shares seen on images, not taken from the layers' options
 
     @property
@@ -105,10 +105,7 @@ def count_macs_by_convention(
 def _count(
     model: nn.Module, input_size: tuple[int, ...] | None, conventions: tuple[Convention, ...], images: Tensor | None
 ) -> dict[Convention, MacCount]:
-    from ..deploy import PreparedModel  # which stands above the analysis
-
-    if isinstance(model, PreparedModel):
-        raise UserError("a prepared model has no layers left to count; count the model that it was prepared from")
+    _check(model)
     measured = images is not None
     if images is None:
         images = _blank_image(model, input_size)
@@ -122,6 +119,19 @@ def _count(
             raise UserError(f"the model does not take an input of {list(images.shape[1:])}: {error}") from error
     size, uncounted = tuple(images.shape[1:]), sorted(counter.uncounted)
     return {name: MacCount(name, size, layers, uncounted, measured) for name, layers in counter.layers.items()}
+
+
+def _check(model: nn.Module) -> None:
+    """Refuse what has no layers to look at."""
+    from ..deploy import PreparedModel  # which stands above the analysis
+
+    if not isinstance(model, nn.Module):
+        raise UserError(f"count_macs takes an nn.Module, got a {type(model).__name__}")
+    for module in model.modules():
+        if isinstance(module, PreparedModel):
+            raise UserError("a prepared model has no layers left to count; count the model that it was prepared from")
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UserError("the layers of TorchScript cannot be watched; count the model that it was made from")
 
 
 def _blank_image(model: nn.Module, input_size: tuple[int, ...] | None) -> Tensor:
@@ -192,7 +202,7 @@ class _Counter(TorchDispatchMode):
                     layers.append(LayerCost(run.name, kind, shape, *cost))
                 elif run.operations:
                     layers.append(LayerCost(run.name, kind, shape, run.macs, run.macs))
-                elif next(module.parameters(), None) is not None and "Norm" not in kind:
+                elif _has_weights(module) and "Norm" not in kind:
                     self.uncounted.add(kind)
         self.running.pop()  # only now: measuring a layer runs operations, too
 
@@ -226,9 +236,18 @@ def _tree(model: nn.Module) -> Iterator[tuple[str, nn.Module, bool]]:
     for name, module in model.named_modules():
         parts = set(module.modules()) - {module}
         if module not in inside:
-            is_leaf = not parts or rule_for(module) is not None
+            is_leaf = not parts or rule_for(module) is not None or _is_quantized(module)
             inside |= parts if is_leaf else set()
             yield name, module, is_leaf
+
+
+def _has_weights(module: nn.Module) -> bool:
+    return next(module.parameters(), None) is not None or _is_quantized(module)
+
+
+def _is_quantized(module: nn.Module) -> bool:
+    """Torch's quantized layers have no parameters, but a method ``weight``."""
+    return callable(getattr(module, "weight", None))
 
 
 def _tensors(values: Any) -> list[Tensor]:
