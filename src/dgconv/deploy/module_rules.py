@@ -133,6 +133,8 @@ def _split_conv(builder: Builder, module: SplitConv2d, x: Value) -> Value:
 def _check_parts(layer: nn.Module, like: Value) -> None:
     """A gate or generator of the user's own, or one with hooks, does more than the native step knows of."""
     for name, part in layer.named_children():
+        if name == "parametrizations":  # what they make of the weights is read like any weight
+            continue
         if type(part) not in PARTS or "forward" in vars(part):
             raise NotNative(f"its {name} is a {type(part).__name__} with a forward of its own", like)
         if has_forward_hooks(part):

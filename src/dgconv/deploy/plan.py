@@ -65,7 +65,7 @@ class Plan:
     def run(self, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
         """From contiguous images to as many results, the first of ``y``; adds to ``seconds`` [steps, stages]."""
         address = x.data_ptr()
-        if not address and x.numel():  # freed, or a stand-in of a torch transform such as functionalize
+        if not address and x.numel():  # freed, or zeros that torch only pretends to hold
             raise UserError("the input has no memory that native code could read; use the original model")
         threads = torch.get_num_threads()
         floats = self._arena_floats + threads * self._scratch_floats

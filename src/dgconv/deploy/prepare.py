@@ -56,7 +56,8 @@ def check(model: nn.Module) -> None:
         raise UserError(f"prepare takes an nn.Module, got {type(model).__name__}")
     if isinstance(model, PreparedModel):
         raise UserError("the model is prepared already")
-    if training := [name or "the model" for name, module in model.named_modules() if module.training]:
+    modes = {name: getattr(module, "training", False) for name, module in model.named_modules()}  # frozen script: none
+    if training := [name or "the model" for name, is_training in modes.items() if is_training]:
         raise UserError(
             f"in training mode: {', '.join(training[:3])}{' ...' if len(training) > 3 else ''}; call model.eval() first"
         )
@@ -126,4 +127,6 @@ def _takes_one_tensor(model: nn.Module) -> bool:
         inspect.signature(model.forward).bind(Tensor())
     except TypeError:
         return False
+    except ValueError:  # TorchScript that is frozen has no signature, and may take it
+        return True
     return True

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..ops import native
 from ..ops.layout import is_channels_last
+from ..ops.transforms import transforming
 from . import torch_steps
 from .calls import overwriting
 from .choice import laid_out_like, slower, stays_channels_last
@@ -48,8 +49,8 @@ class PreparedModel(nn.Module):
         self._checked_shape: torch.Size | None = None
 
     def forward(self, x: Tensor) -> Any:
-        is_plain = type(x) is Tensor and x.is_cpu and x.dtype is torch.float32 and not torch.jit.is_tracing()
-        if not (is_plain and x.shape == self._checked_shape):
+        is_plain = type(x) is Tensor and x.is_cpu and x.dtype is torch.float32
+        if not (is_plain and not _is_watched() and x.shape == self._checked_shape):
             self._check(x)
             self._checked_shape = x.shape  # asked once: what a run leaves in the caches makes questions slow
         if self._whole is not None:
@@ -140,12 +141,20 @@ class PreparedModel(nn.Module):
             return f"prepared models run on the CPU only, got an input on {x.device}; use .cpu(), or the original model"
         if x.dtype != torch.float32:
             return f"prepared models are float32, got an input of {x.dtype}; use .float()"
-        if self._is_native and (torch.jit.is_tracing() or x.untyped_storage().device.type != "cpu"):  # a fake tensor
-            return "a prepared model runs native code, which torch cannot trace or simulate; use the original model"
+        if self._is_native and (_is_watched() or x.untyped_storage().device.type != "cpu"):  # a fake tensor
+            return (
+                "a prepared model runs native code, which torch cannot trace, simulate or transform; "
+                "use the original model"
+            )
         if self.channels is not None and (x.dim() != 4 or x.shape[1] != self.channels):
             hint = "; add the batch dimension with x[None]" if x.dim() == 3 else ""
             return f"expected an input [batch, {self.channels}, height, width], got {list(x.shape)}{hint}"
         return None
+
+
+def _is_watched() -> bool:
+    """Whether torch takes down the operations, or transforms them: native code has none."""
+    return torch.jit.is_tracing() or transforming()
 
 
 @dataclass
