@@ -293,6 +293,18 @@ def test_meta_device():
     repr(layer)
 
 
+@pytest.mark.parametrize("gate", ["head", "global"])
+def test_from_the_meta_device(gate):
+    layer = DynamicGroupConv2d(16, 32, 3, gate=gate, device="meta").to_empty(device="cpu")
+    for tensor in layer.state_dict().values():
+        tensor.fill_(77)  # what was in memory
+    layer.reset_parameters()
+    fresh = DynamicGroupConv2d(16, 32, 3, gate=gate)
+    assert list(layer.gate.buffers()) == list(fresh.gate.buffers())
+    assert (layer.generator.bias == 1).all()
+    assert not (layer.weight == 77).any()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

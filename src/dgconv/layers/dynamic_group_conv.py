@@ -118,12 +118,15 @@ class DynamicGroupConv2d(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Kaiming-normal by fan-out, and the generator's own start."""
+        """Kaiming-normal by fan-out, the generator's own start, and the gate's: all that ``to_empty`` leaves open."""
         outputs = self.out_channels // self.heads if self.per_head_init else self.out_channels
         nn.init.normal_(self.weight, std=math.sqrt(2 / (outputs * math.prod(self.kernel_size))))
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         self.generator.reset_parameters()
+        self.set_pruning_rate(self.pruning_rate)
+        if isinstance(self.gate, GlobalGate):
+            self.gate.threshold.zero_()
 
     def set_pruning_rate(self, pruning_rate: float) -> None:
         """A new target rate, effective at once for the head-wise gate."""
