@@ -48,6 +48,13 @@ def test_a_model_in_evaluation_mode_leaves_nothing(loss):
         loss(take_saliencies(model))
 
 
+@pytest.mark.parametrize("loss", [lasso_loss, angle_loss])
+@pytest.mark.parametrize("wrong", [torch.rand(5, 4, 7), torch.nn.Sequential(DynamicGroupConv2d(8, 8, 1))])
+def test_what_is_no_list_of_saliencies(loss, wrong):
+    with pytest.raises(UserError, match=r"expected the list that take_saliencies\(model\) returns"):
+        loss(wrong)
+
+
 def test_angle(saliencies):
     total = sum(
         F.cosine_similarity(g[b, i], g[b, j], dim=0).abs()

@@ -118,6 +118,8 @@ def _abs_cosines(products: Tensor) -> Tensor:
 
 
 def _require_some(saliencies: Sequence[Tensor]) -> None:
+    if isinstance(saliencies, Tensor | nn.Module):
+        raise UserError(f"expected the list that take_saliencies(model) returns, got a {type(saliencies).__name__}")
     if not saliencies:
         raise UserError(
             "there are no saliencies: dynamic layers leave them in training mode only, and take_saliencies takes them "
