@@ -171,6 +171,15 @@ def test_on_a_gpu(name, request, split):
     assert evaluator(split, batch_size=90) == plain, "and the graph is used again"
 
 
+def test_images_of_two_sizes(head_run):
+    model = head_run.model
+    with record(model) as recording:
+        model(torch.randn(2, 3, 16, 16))
+        with pytest.raises(UserError, match=r"one size, got \[3, 16, 16\] and then \[3, 8, 8\]"):
+            model(torch.randn(2, 3, 8, 8))
+    assert recording.images == 2
+
+
 def test_wrong_use(head_run, split):
     with pytest.raises(UserError, match="no DynamicGroupConv2d"), record(create_model("resnet20")):
         pass

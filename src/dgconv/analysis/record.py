@@ -128,6 +128,9 @@ class Recording:
             self.example_images = x.new_zeros(self._reservoir.size, *x.shape[1:])
             self.example_labels = self.example_labels.to(x.device)
             self.images_by_class = self.images_by_class.to(x.device)
+        if x.shape[1:] != self.example_images.shape[1:]:
+            sizes = list(self.example_images.shape[1:]), list(x.shape[1:])
+            raise UserError(f"the images of one recording must have one size, got {sizes[0]} and then {sizes[1]}")
         self.images += len(x)
         self.example_images[slots] = x.detach()[rows]
         if labels is not None:
