@@ -178,8 +178,6 @@ def test_half_precision(branches, tmp_path):
     assert export_model(branches.half(), tmp_path / "net.pt2", "torch", (3, 8, 8)).difference == 0
     loaded = torch.export.load(tmp_path / "net.pt2").module()
     assert loaded(torch.randn(2, 3, 8, 8).half())["conv2d"].dtype == torch.float16
-    with pytest.raises(UserError, match=r"no bfloat16 .* call model.float\(\) first"):
-        export_model(branches.bfloat16(), tmp_path / "net.onnx", "onnx", (3, 8, 8))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
@@ -220,6 +218,24 @@ def test_models_that_cannot_be_exported(branches, tmp_path):
         export_model(prepare(branches), tmp_path / "net.pt2", "torch", (3, 8, 8))
     with pytest.raises(UserError, match=r"weight is on meta; call model.cpu\(\) first"):
         export_model(nn.Conv2d(3, 3, 1, device="meta"), tmp_path / "net.pt2", "torch", (3, 8, 8))
+    with pytest.raises(UserError, match=r"takes an nn.Module, got a str"):
+        export_model("resnet20", tmp_path / "net.pt2", "torch", (3, 8, 8))
+    with pytest.raises(UserError, match=r"does not take images of 3 x 8 x 8: .*missing 1 required positional argument"):
+        export_model(nn.Bilinear(8, 8, 8), tmp_path / "net.pt2", "torch", (3, 8, 8))
+    with pytest.raises(UserError, match=r"input_size must be \(channels, height, width\).* got 224"):
+        export_model(branches, tmp_path / "net.pt2", "torch", 224)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_what_wraps_the_model_is_taken_off(wrap, branches, tmp_path):
+    assert export_model(wrap(branches), tmp_path / "net.pt2", "torch", (3, 8, 8)).difference == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_precisions_that_onnx_runtime_has_not(dtype, tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    with pytest.raises(UserError, match=rf"no {dtype} convolutions on the CPU; call model.float\(\) first"):
+        export_model(nn.Conv2d(3, 3, 1, dtype=dtype), tmp_path / "net.onnx", "onnx", (3, 8, 8))
 
 
 class BranchesOnValues(nn.Module):

@@ -134,12 +134,16 @@ def _check(model: nn.Module) -> None:
             raise UserError("the layers of TorchScript cannot be watched; count the model that it was made from")
 
 
+def check_input_size(size: Any) -> None:
+    if not isinstance(size, tuple | list) or not all(isinstance(n, int) and n > 0 for n in size):
+        raise UserError(f"input_size must be (channels, height, width), whole numbers above 0, got {size!r}")
+
+
 def _blank_image(model: nn.Module, input_size: tuple[int, ...] | None) -> Tensor:
     size = input_size or getattr(model, "input_size", None)
     if size is None:
         raise UserError("count_macs needs input_size=(channels, height, width) for this model")
-    if not isinstance(size, tuple | list) or not all(isinstance(n, int) and n > 0 for n in size):
-        raise UserError(f"input_size must be (channels, height, width), whole numbers above 0, got {size!r}")
+    check_input_size(size)
     example = next(model.parameters(), torch.empty(0))
     return torch.zeros(1, *size, device=example.device, dtype=example.dtype)
 

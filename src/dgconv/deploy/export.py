@@ -28,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from ..analysis.macs import check_input_size
 from ..errors import UserError
 from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers
@@ -36,6 +37,7 @@ from ..models.storage import input_size_of
 from ..pruning import what_is_left
 from . import outputs
 from .outputs import worst
+from .prepare import unwrapped
 from .prepared import PreparedModel
 from .scratch import scratch_folder
 
@@ -80,7 +82,8 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
         input_size: channels, height and width of the images.
     """
     _check(model)
-    file = Path(file)
+    check_input_size(input_size)
+    model, file = unwrapped(model), Path(file)
     if format not in SUFFIX:
         raise UserError(f"format must be one of {', '.join(SUFFIX)}, got {format!r}")
     if file.suffix != SUFFIX[format]:
@@ -97,7 +100,7 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
     ):
         warnings.simplefilter("ignore")  # torch's, about itself
         temporary = folder / file.name
-        _try_size(model, input_size)
+        try_images(model, _example(model, 1, input_size))
         written = WRITERS[format](model, temporary, input_size)
         examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
         difference = worst(outputs.difference(written(images), model(images)) for images in examples)
@@ -108,6 +111,8 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
 
 
 def _check(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise UserError(f"export_model takes an nn.Module, got a {type(model).__name__}")
     if any(isinstance(module, PreparedModel) for module in model.modules()):
         raise UserError("a prepared model cannot be exported; export the model it was prepared from")
     for name, parameter in model.named_parameters():
@@ -117,12 +122,13 @@ def _check(model: nn.Module) -> None:
             )
 
 
-def _try_size(model: nn.Module, input_size: tuple[int, ...]) -> None:
-    """Refuse images of which the network cannot take one; what else it does not take, the export tells."""
+@torch.no_grad()
+def try_images(model: nn.Module, images: Tensor) -> None:
+    """Refuse images that the network does not take."""
     try:
-        model(_example(model, 1, input_size))
-    except (RuntimeError, ValueError) as error:
-        size = " x ".join(map(str, input_size))
+        model(images)
+    except (RuntimeError, TypeError, ValueError) as error:
+        size = " x ".join(map(str, images.shape[1:]))
         raise UserError(f"the network does not take images of {size}: {str(error).rstrip('.')}") from error
 
 
@@ -197,8 +203,9 @@ def _name_the_batch(graph: Any) -> None:
 def write_onnx(model: nn.Module, file: Path, input_size: tuple[int, ...]) -> Network:
     """Write, and load with ONNX Runtime. The result is a list of tensors."""
     runtime = require("onnxruntime")
-    if any(parameter.dtype == torch.bfloat16 for parameter in model.parameters()):
-        raise UserError("ONNX Runtime has no bfloat16 convolutions on the CPU; call model.float() first")
+    for parameter in model.parameters():
+        if parameter.dtype in (torch.bfloat16, torch.float64):
+            raise UserError(f"ONNX Runtime has no {parameter.dtype} convolutions on the CPU; call model.float() first")
     save_onnx(model, file, input_size)
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     return lambda x: [torch.from_numpy(output) for output in session.run(None, {"images": x.numpy()})]

@@ -33,14 +33,14 @@ def prepare(model: nn.Module) -> PreparedModel:
     check(model)
     # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
     with torch.no_grad():
-        return _prepare(_copied(_unwrapped(model)))[0]
+        return _prepare(_copied(unwrapped(model)))[0]
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside what ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` returned."""
     if isinstance(model, nn.DataParallel | DistributedDataParallel):
-        return _unwrapped(model.module)
-    return _unwrapped(model._orig_mod) if hasattr(model, "_orig_mod") else model  # type: ignore[arg-type]
+        return unwrapped(model.module)
+    return unwrapped(model._orig_mod) if hasattr(model, "_orig_mod") else model  # type: ignore[arg-type]
 
 
 def _copied(model: nn.Module) -> nn.Module:
