@@ -90,6 +90,20 @@ def test_wrong_use(networks) -> None:
         measure(model, images, threads=0)
     with pytest.raises(UserError, match="repeats must be at least 1, got 0"):
         measure(model, images, repeats=0)
+    with pytest.raises(UserError, match="threads must be at least 1, got two"):
+        measure(model, images, threads=("two",))
+    with pytest.raises(UserError, match=r"images must be a float32 tensor .* got \[0, 3, 8, 8\]"):
+        measure(model, images[:0])
+    with pytest.raises(UserError, match=r"does not take images of 4 x 8 x 8: .*4 channels"):
+        measure(model, torch.randn(1, 4, 8, 8))
+    with pytest.raises(UserError, match="does not take images of 3 x 8 x 8"):
+        measure(model, images, dense=nn.Conv2d(4, 4, 1).eval())
+
+
+def test_images_that_require_a_gradient() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1)).eval()
+    measured = measure(model, torch.randn(1, 3, 8, 8, requires_grad=True), dense=model, threads=1, repeats=1)
+    assert not measured.warnings
 
 
 THEN_CTRL_C = """

@@ -21,6 +21,7 @@ from ..layers.select import dynamic_layers
 from ..ops import native
 from .bench_forms import Call, Form, Kind, all_forms, disagreement, package_version
 from .bench_result import Bench, Measurement, Row
+from .export import try_images
 from .prepare import check, prepare
 
 if TYPE_CHECKING:
@@ -56,9 +57,13 @@ def measure(
     networks["model"] = model
     for network in networks.values():
         check(network)
-    if not (isinstance(images, Tensor) and images.dim() == 4 and images.dtype == torch.float32 and images.is_cpu):
+    is_batch = isinstance(images, Tensor) and images.dim() == 4 and len(images) > 0
+    if not (is_batch and images.dtype == torch.float32 and images.is_cpu):
         got = f"{list(images.shape)}, {images.dtype}, {images.device}" if isinstance(images, Tensor) else repr(images)
         raise UserError(f"images must be a float32 tensor [batch, channels, height, width] on the CPU, got {got}")
+    images = images.detach()
+    for network in networks.values():
+        try_images(network, images)
     threads = (threads,) if isinstance(threads, int) else tuple(threads)
     return _bench(type(model).__name__, networks, [images], threads=threads, repeats=repeats)
 
@@ -125,7 +130,7 @@ def _bench(
 
 
 def _check_positive(name: str, values: tuple[int, ...]) -> None:
-    if not values or min(values) < 1:
+    if not values or not all(isinstance(value, int) and value >= 1 for value in values):
         raise UserError(f"{name} must be at least 1, got {' '.join(map(str, values)) or 'none'}")
 
 
