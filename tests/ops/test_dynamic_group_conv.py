@@ -194,6 +194,7 @@ def test_keeps_only_its_inputs_for_the_backward_pass(kernel):
         (lambda x, w, g: (x[:, :-1], w, g), "9 channels, the weight expects 10"),
         (lambda x, w, g: (x, w, g[:-1]), r"\[3, H, 10\], got \[2, 4, 10\]"),
         (lambda x, w, g: (x, w, g[:, :3]), "3 heads do not divide 8"),
+        (lambda x, w, g: (x, w, g[:, :0]), "0 heads do not divide 8"),
         (lambda x, w, g: (x[0], w, g), r"got shapes \[10, 9, 7\]"),
         (lambda x, w, g: (x.double(), w, g), "one dtype, got torch.float64"),
     ],
@@ -201,3 +202,22 @@ def test_keeps_only_its_inputs_for_the_backward_pass(kernel):
 def test_wrong_use(change, message):
     with pytest.raises(UserError, match=message):
         dynamic_group_conv2d(*change(*make_inputs()))
+
+
+@pytest.mark.parametrize(
+    ("geometry", "message"),
+    [
+        ({"padding": "same"}, "padding must be a whole number of at least 0, or two of them, got 'same'"),
+        ({"stride": 0}, "stride must be a whole number of at least 1"),
+        ({"dilation": (1, 1, 1)}, r"dilation .* got \(1, 1, 1\)"),
+    ],
+)
+def test_wrong_geometry(geometry, message):
+    with pytest.raises(UserError, match=message):
+        dynamic_group_conv2d(*make_inputs(), **geometry)
+
+
+def test_images_smaller_than_the_kernel():
+    x, weight, gates = make_inputs()
+    with pytest.raises(RuntimeError, match="Kernel size can't be greater than actual input size"):
+        dynamic_group_conv2d(x[:, :, :1], weight, gates)

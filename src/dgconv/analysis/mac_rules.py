@@ -23,9 +23,9 @@ from ..layers import (
     StandardGroupConv2d,
     keep_count,
 )
-from ..layers._conv import pair
 from ..layers.fusible import BatchNormReLU2d
 from ..layers.indexed import IndexedGroupConv2d
+from ..ops.geometry import pair
 
 Convention = Literal["paper", "authors"]
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, BatchNormReLU2d)

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers._conv import pair, resolve_padding
+from ..layers._conv import resolve_padding
+from ..ops.geometry import pair
 from .builder import Builder, NotNative, Value, known, planes, same_grid
 from .graph import Concat, Conv, Norm
 from .module_rules import OTHER_SHAPE, adaptive_average_pool, average_pool, flatten, linear, max_pool, norm_of

@@ -15,9 +15,10 @@ from ..layers import (
     SaliencyGenerator,
     StandardGroupConv2d,
 )
-from ..layers._conv import pair, resolve_padding
+from ..layers._conv import resolve_padding
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
 from ..layers.indexed import IndexedGroupConv2d, SplitConv2d
+from ..ops.geometry import pair
 from .builder import Builder, NotNative, Value, after_window, has_forward_hooks, known, planes
 from .fuse import scaled
 from .graph import BoostSpec, Concat, Conv, GateSpec, Linear, Norm, Pointwise, Pool

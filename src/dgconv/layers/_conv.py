@@ -9,26 +9,10 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-
-Size2 = int | tuple[int, int]
-
-
-def pair(value: Size2) -> tuple[int, int]:
-    """For both directions. A tuple of one stands for both, as in torch."""
-    return (value, value) if isinstance(value, int) else (value[0], value[-1])
+from ..ops.geometry import Pair, Size2, whole_pair
 
 
-def whole_pair(name: str, value: Size2, least: int) -> tuple[int, int]:
-    """An argument of a convolution, checked."""
-    numbers = value if isinstance(value, tuple | list) else [value]
-    if not 1 <= len(numbers) <= 2 or not all(isinstance(number, int) and number >= least for number in numbers):
-        raise UserError(f"{name} must be a whole number of at least {least}, or two of them, got {value!r}")
-    return pair(value)
-
-
-def resolve_padding(
-    padding: Size2 | str, kernel_size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int]]:
+def resolve_padding(padding: Size2 | str, kernel_size: Pair, stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
     """Padding on all sides, and what ``"same"`` adds at the bottom and right of an even kernel."""
     if not isinstance(padding, str):
         return whole_pair("padding", padding, 0), (0, 0)

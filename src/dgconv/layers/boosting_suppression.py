@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2, full_precision, takes_images
+from ..ops.geometry import Size2
+from ._conv import full_precision, takes_images
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
 

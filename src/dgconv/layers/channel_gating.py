@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2, takes_images
+from ..ops.geometry import Size2
+from ._conv import takes_images
 from .gate import keep_count
 from .method import MethodLayer
 

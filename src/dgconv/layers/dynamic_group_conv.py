@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import dynamic_group_conv2d, fused
+from ..ops.geometry import Size2, whole_pair
 from ..ops.layout import is_channels_last
-from ._conv import Size2, resolve_padding, takes_images, whole_pair
+from ._conv import resolve_padding, takes_images
 from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .saliency import SaliencyGenerator
 

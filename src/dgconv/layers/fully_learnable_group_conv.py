@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2, full_precision
+from ..ops.geometry import Size2
+from ._conv import full_precision
 from .indexed import SplitConv2d
 from .method import MethodLayer
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import fused
-from ._conv import Size2
+from ..ops.geometry import Size2
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
 from .indexed import IndexedGroupConv2d, fill_

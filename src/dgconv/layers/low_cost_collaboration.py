@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ._conv import Size2, pair, resolve_padding, takes_images
+from ..ops.geometry import Size2, pair
+from ._conv import resolve_padding, takes_images
 from .method import MethodLayer
 
 

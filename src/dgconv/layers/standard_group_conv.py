@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops import fused
-from ._conv import Size2
+from ..ops.geometry import Size2
 
 
 class StandardGroupConv2d(nn.Conv2d):

@@ -5,10 +5,9 @@ from torch import Tensor
 
 from ..errors import UserError
 from . import training
+from .geometry import Pair, Size2, pair, whole_pair
 from .layout import empty_like_layout
 from .transforms import composed, transforming
-
-Size2 = int | tuple[int, int] | list[int]
 
 
 def dynamic_group_conv2d(
@@ -36,7 +35,8 @@ def dynamic_group_conv2d(
             "convert the input (or the module) with .to(), or use torch.autocast"
         )
     form = composed if transforming() else torch.ops.dgconv.dynamic_group_conv2d
-    return form(x, weight, gates, _pair(stride), _pair(padding), _pair(dilation))
+    geometry = whole_pair("stride", stride, 1), whole_pair("padding", padding, 0), whole_pair("dilation", dilation, 1)
+    return form(x, weight, gates, *geometry)
 
 
 # ``torch.library.custom_op`` would do the same, but its first call imports torch's compiler: a second of every process.
@@ -49,25 +49,23 @@ torch.library.define(
 
 
 @torch.library.impl(_OP, "default")
-def _forward(x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]) -> Tensor:
-    return training.forward(x, weight, gates, *map(_pair, geometry))
+def _forward(x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> Tensor:
+    return training.forward(x, weight, gates, *map(pair, geometry))
 
 
 @torch.library.register_fake(_OP)
-def _(x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]) -> Tensor:
-    size = training.output_size(x, weight, *map(_pair, geometry))
+def _(x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> Tensor:
+    size = training.output_size(x, weight, *map(pair, geometry))
     return empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
 
 
 @torch.library.impl(_BACKWARD, "default")
-def _backward(
-    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    return training.backward(grad, x, weight, gates, *map(_pair, geometry))
+def _backward(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> tuple[Tensor, Tensor, Tensor]:
+    return training.backward(grad, x, weight, gates, *map(pair, geometry))
 
 
 @torch.library.register_fake(_BACKWARD)
-def _(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> tuple[Tensor, Tensor, Tensor]:
     grad_x = empty_like_layout(x, x.shape)
     return grad_x, weight.new_empty(weight.shape), gates.new_empty(gates.shape)
 
@@ -90,10 +88,6 @@ torch.library.register_autograd(_OP, _differentiate, setup_context=_save)
 torch.library.register_autograd(_BACKWARD, _refuse)
 
 
-def _pair(value: Size2) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
-
-
 def _check_shapes(x: Tensor, weight: Tensor, gates: Tensor) -> None:
     if x.dim() != 4 or weight.dim() != 4 or gates.dim() != 3:
         raise UserError(
@@ -106,5 +100,5 @@ def _check_shapes(x: Tensor, weight: Tensor, gates: Tensor) -> None:
         raise UserError(
             f"gates must be [batch, heads, channels] = [{x.shape[0]}, H, {x.shape[1]}], got {list(gates.shape)}"
         )
-    if weight.shape[0] % gates.shape[1]:
+    if not gates.shape[1] or weight.shape[0] % gates.shape[1]:
         raise UserError(f"{gates.shape[1]} heads do not divide {weight.shape[0]} output channels")

@@ -22,9 +22,8 @@ from .fused_autograd import (
     PointwiseConv,
     SaliencyGate,
 )
+from .geometry import Pair
 from .transforms import transforming
-
-Pair = tuple[int, int]
 
 
 def fits(x: Tensor) -> bool:

@@ -12,12 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .geometry import Pair
 from .layout import empty_like_layout
 
-Pair = tuple[int, int]
 
-
-def output_size(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> tuple[int, int]:
+def output_size(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Pair:
     """Height and width of the output of a convolution."""
     height, width = (
         (x.shape[2 + i] + 2 * padding[i] - dilation[i] * (weight.shape[2 + i] - 1) - 1) // stride[i] + 1
@@ -28,6 +27,8 @@ def output_size(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation
 
 def forward(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     size = output_size(x, weight, stride, padding, dilation)
+    if min(size) < 1:
+        F.conv2d(x, weight, None, stride, padding, dilation)  # torch says what is too small
     out = empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
     if _folds(weight, gates, padding, size):
         pixels = _pixels(x[:, :, :: stride[0], :: stride[1]])  # [B, C, P]
@@ -73,7 +74,7 @@ def backward(
     return grad_x, grad_weight, grad_gates
 
 
-def _folds(weight: Tensor, gates: Tensor, padding: Pair, size: tuple[int, int]) -> bool:
+def _folds(weight: Tensor, gates: Tensor, padding: Pair, size: Pair) -> bool:
     """1x1, and the folded weights take less room than H scaled copies of the pixels would."""
     is_pointwise = weight.shape[2:] == (1, 1) and padding == (0, 0)
     return is_pointwise and weight.shape[0] <= gates.shape[1] * size[0] * size[1]

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-Pair = tuple[int, int]
+from .geometry import Pair
 
 
 def transforming() -> bool:
