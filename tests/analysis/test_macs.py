@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dgconv import DynamicGroupConv2d, count_macs, create_model, deploy
+from dgconv import DynamicGroupConv2d, count_macs, create_model, deploy, dynamic_group_conv2d
 from dgconv.analysis.mac_rules import needs_images
 from dgconv.analysis.paper import compare_with_paper
 from dgconv.errors import UserError
@@ -312,6 +312,14 @@ def test_counts_all_that_one_module_computes():
 
     [layer] = count_macs(nn.Sequential(TwoProducts()), (6,)).layers
     assert layer.macs == layer.dense_macs == 6 * 2 + 2 * 5
+
+
+def test_counts_our_own_operation_outside_of_a_layer():
+    class Undivided(nn.Module):
+        def forward(self, x):
+            return dynamic_group_conv2d(x, torch.ones(8, 3, 3, 3), torch.ones(len(x), 2, 3), padding=1)
+
+    assert count_macs(nn.Sequential(Undivided()), (3, 8, 8)).macs == 8 * 3 * 9 * 64
 
 
 def test_counts_attention():

@@ -5,8 +5,10 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from dgconv.errors import UserError
 from dgconv.ops import dynamic_group_conv2d, dynamic_group_conv2d_reference, training
@@ -172,6 +174,17 @@ layer(x).sum().backward()
 layer.eval()(x)
 assert "torch._dynamo" not in sys.modules"""
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_torchs_own_counter_sees_a_plain_convolution(kernel):
+    x, weight, gates = make_inputs(kernel=kernel)
+    counts = []
+    for run in (lambda: dynamic_group_conv2d(x, weight, gates), lambda: F.conv2d(x, weight)):
+        with FlopCounterMode(display=False) as counter:
+            run().sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import conv_flop_count, register_flop_formula
 
 from ..errors import UserError
 from . import training
@@ -86,6 +87,17 @@ def _refuse(ctx, *grads: Tensor) -> None:  # type: ignore[no-untyped-def]
 
 torch.library.register_autograd(_OP, _differentiate, setup_context=_save)
 torch.library.register_autograd(_BACKWARD, _refuse)
+
+
+@register_flop_formula(torch.ops.dgconv.dynamic_group_conv2d)
+def _flops(x: list[int], weight: list[int], *_: object, out_shape: list[int], **__: object) -> int:
+    """For torch's own counter. Those left out are multiplied, too, by zero."""
+    return conv_flop_count(x, weight, out_shape)
+
+
+@register_flop_formula(torch.ops.dgconv.dynamic_group_conv2d_backward)
+def _flops_backward(grad: list[int], x: list[int], weight: list[int], *_: object, **__: object) -> int:
+    return 2 * conv_flop_count(x, weight, grad)
 
 
 def _check_shapes(x: Tensor, weight: Tensor, gates: Tensor) -> None:
