@@ -36,7 +36,6 @@ class LayerRecord:
         self.kept = torch.zeros(shape, dtype=torch.int64, device=device)  # images that keep a channel, [H, C]
         self.saliency_sum = torch.zeros(shape, dtype=torch.float64, device=device)
         self.saliency_squares = torch.zeros_like(self.saliency_sum)
-        self.gate_sum = torch.zeros_like(self.saliency_sum)  # of the saliencies that pass
         self.kept_by_class = torch.zeros(classes or 0, *shape, dtype=torch.int32, device=device)  # [classes, H, C]
         self.example_masks = torch.zeros(examples, *shape, dtype=torch.bool, device=device)  # [N, H, C]
         self.example_saliencies = torch.zeros(examples, *shape, device=device)
@@ -48,7 +47,6 @@ class LayerRecord:
         wide = saliency.detach().double()
         self.kept += mask.sum(0)
         self.saliency_sum += wide.sum(0)
-        self.gate_sum += (wide * mask).sum(0)
         self.saliency_squares += wide.square().sum(0)
         if len(self.kept_by_class) and labels is not None:
             self.kept_by_class.index_add_(0, labels, mask.to(torch.int32))
@@ -58,7 +56,7 @@ class LayerRecord:
 
     def finish(self, examples: int) -> None:
         """Off the device, and without the places for examples that never came."""
-        for name in ("kept", "saliency_sum", "saliency_squares", "gate_sum", "kept_by_class"):
+        for name in ("kept", "saliency_sum", "saliency_squares", "kept_by_class"):
             setattr(self, name, getattr(self, name).cpu())
         for name in ("example_masks", "example_saliencies"):
             setattr(self, name, getattr(self, name)[:examples].cpu())
@@ -75,11 +73,6 @@ class LayerRecord:
     @property
     def saliency_std(self) -> Tensor:
         return (self.saliency_squares / max(1, self.images) - self.saliency_mean.square()).clamp(min=0).sqrt()
-
-    @property
-    def gate_mean(self) -> Tensor:
-        """What a channel is multiplied with on average, the images that leave it out included."""
-        return self.gate_sum / max(1, self.images)
 
     @property
     def decisions(self) -> int:

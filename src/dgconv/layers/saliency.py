@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops.transforms import transforming
+from ._conv import full_precision
 
 HALVE_BELOW = 80  # the authors' code halves the squeeze of narrow layers
 
@@ -71,9 +72,7 @@ class SaliencyGenerator(nn.Module):
         nn.init.ones_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.is_meta:  # has no autocast to turn off
-            return self._score(self._pool(x))
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return self._score(self._pool(x))
 
     def _score(self, pooled: Tensor) -> Tensor:

@@ -19,10 +19,9 @@ from ..layers import (
     LowCostCollaborativeConv2d,
     StandardGroupConv2d,
 )
+from ..layers.convert import ConvLayer
 from ..layers.fusible import BatchNormReLU2d
 from ._classifier import ImageClassifier
-
-ConvLayer = Callable[..., nn.Module]  # nn.Conv2d's signature
 
 
 @dataclass(frozen=True)

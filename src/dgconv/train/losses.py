@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..layers._conv import full_precision
 from ..layers.select import dynamic_layers
 from ..ops.transforms import transforming
 
@@ -90,7 +91,7 @@ def angle_loss(saliencies: Sequence[Tensor]) -> Tensor:
 
 def _products(*saliencies: Tensor) -> Tensor:
     """The scalar products of the heads of each layer, ``[L, B, H, H]``: all that has to be done layer by layer."""
-    with torch.autocast(saliencies[0].device.type, enabled=False):  # lengths need float32, and so does the way back
+    with full_precision(saliencies[0]):  # lengths need float32, and so does the way back
         return torch.stack([g @ g.mT for g in saliencies])
 
 
