@@ -179,6 +179,7 @@ def test_a_fresh_global_gate_prunes_at_its_rate():
     ("arguments", "message"),
     [
         (["nothing_like_it"], "'nothing_like_it' is no run folder, model or recipe"),
+        (["my_network.py"], "a network of your own is timed by dgconv.deploy.measure"),
         (["condensenet20_dgc", "--batch-sizes", "0"], "batch sizes must be at least 1, got 0"),
         (["condensenet20_dgc", "--threads", "-1"], "threads must be at least 1, got -1"),
         (["condensenet20_dgc", "--repeats", "0"], "repeats must be at least 1, got 0"),

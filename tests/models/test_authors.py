@@ -394,7 +394,7 @@ def bad_files(state) -> dict[str, tuple[bytes, str]]:
         "numpy": (written({"state_dict": state, "best_prec1": np.float64(9)}), "numpy"),
         "bare": (
             written(state),
-            "expected a dict with the entry 'state_dict', got features.init_conv.weight",
+            "expected a dict with the entry 'state_dict', got one with features.init_conv.weight",
         ),
         "list": (written([1, 2]), "expected a dict with the entry 'state_dict', got list"),
         "numbers": (written({"state_dict": {"a": 1}}), "nothing but tensors, got a"),

@@ -57,6 +57,10 @@ def test_a_snapshot_stays_as_it_was(saved):
         (lambda f: (f / "config.json").write_text("[]"), "config.json must be a table of keys and values"),
         (lambda f: (f / "config.json").write_text("{}"), "no 'model' entry"),
         (lambda f: (f / "config.json").write_text('{"model": {"nam": 1}}'), "model: the key 'name' is missing"),
+        (
+            lambda f: (f / "config.json").write_text('{"model": {"name": "mynet_dgc"}}'),
+            r"config\.json: unknown model 'mynet_dgc'.*If the backbone is your own, import the module",
+        ),
         (lambda f: (f / "model.safetensors").unlink(), "is missing"),
         (
             lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-10]),

@@ -41,6 +41,12 @@ def test_lasso_has_two_readings(saliencies):
 
 
 @pytest.mark.parametrize("loss", [lasso_loss, angle_loss])
+def test_a_model_without_dynamic_layers_leaves_nothing(loss):
+    with pytest.raises(UserError, match="only dynamic layers leave them"):
+        loss(take_saliencies(torch.nn.Conv2d(8, 8, 1)))
+
+
+@pytest.mark.parametrize("loss", [lasso_loss, angle_loss])
 def test_a_model_in_evaluation_mode_leaves_nothing(loss):
     model = DynamicGroupConv2d(8, 8, 1).eval()
     model(torch.randn(1, 8, 4, 4))

@@ -60,7 +60,8 @@ def find_networks(
         config, size = model.config, model.input_size
     else:
         raise UserError(
-            f"{source!r} is no run folder, model or recipe. 'dgconv models' and 'dgconv recipes' list the last two"
+            f"{source!r} is no run folder, model or recipe. 'dgconv models' and 'dgconv recipes' list the last two; "
+            "a network of your own is timed by dgconv.deploy.measure"
         )
     size = input_size or size
     if size[0] != 3 or min(size) < 1:

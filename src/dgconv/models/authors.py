@@ -130,7 +130,7 @@ def _read(path: Path) -> _Checkpoint:
         ) from None
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
-        got = _some(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        got = f"one with {_some(map(str, content))}" if isinstance(content, dict) else type(content).__name__
         raise UserError(f"{path}: expected a dict with the entry 'state_dict', got {got}")
     if strange := [str(key) for key, value in state.items() if not isinstance(value, Tensor)]:
         raise UserError(f"{path}: 'state_dict' must hold nothing but tensors, got {_some(strange)}")

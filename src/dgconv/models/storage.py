@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .. import __version__
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 from ..read_values import check_option, check_table, load_json
 from ._classifier import ImageClassifier
-from ._registry import create_model, option_kinds
+from ._registry import create_model, list_models, option_kinds
 from .run_config import RunConfig
 
 CONFIG, WEIGHTS, CHECKPOINT = "config.json", "model.safetensors", "checkpoint.safetensors"
@@ -66,10 +66,13 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageC
 def create_from_file(options: dict[str, Any], file: Path) -> ImageClassifier:
     """``create_model(**options)``; an option that the file has wrong is named."""
     try:
-        kinds = option_kinds(options["name"])
-        for name in options.keys() & kinds.keys():
-            if options[name] is not None:
-                check_option(options[name], kinds[name], f"model.{name}")
+        if (name := options["name"]) not in list_models():
+            hint = "If the backbone is your own, import the module that registers it first"
+            raise UserError(f"{unknown_name('model', name, list_models())} {hint}")
+        kinds = option_kinds(name)
+        for option in options.keys() & kinds.keys():
+            if options[option] is not None:
+                check_option(options[option], kinds[option], f"model.{option}")
         return create_model(**options)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None

@@ -123,6 +123,6 @@ def _require_some(saliencies: Sequence[Tensor]) -> None:
         raise UserError(f"expected the list that take_saliencies(model) returns, got a {type(saliencies).__name__}")
     if not saliencies:
         raise UserError(
-            "there are no saliencies: dynamic layers leave them in training mode only, and take_saliencies takes them "
-            "once for each forward pass. To freeze batch norms, set only those to eval()"
+            "there are no saliencies: only dynamic layers leave them, in training mode only, and take_saliencies takes "
+            "them once for each forward pass. To freeze batch norms, set only those to eval()"
         )
