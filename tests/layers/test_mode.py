@@ -3,12 +3,14 @@
 from contextlib import suppress
 
 import pytest
+import torch
 
-from dgconv import count_macs, create_model
+from dgconv import DynamicGroupConv2d, count_macs, create_model
 from dgconv.analysis.budget import run_at_rate
 from dgconv.analysis.rate import calibration_images, set_rate
 from dgconv.data import load_data
-from dgconv.deploy import export_model
+from dgconv.deploy import export_model, prepare
+from dgconv.errors import UserError
 from dgconv.layers.mode import evaluating
 from dgconv.train import evaluate
 
@@ -37,6 +39,21 @@ def frozen(model):
 def test_what_was_frozen_stays_so(fine_tuned, look, tmp_path):
     look(fine_tuned, load_data("digits", image_size=8), tmp_path)
     assert frozen(fine_tuned) == ["stages.0.norm1"]
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        prepare,
+        lambda network: count_macs(network, (8, 4, 4)),
+        lambda network: export_model(network, "net.onnx", "onnx", (8, 4, 4)),
+    ],
+)
+def test_a_network_of_torch_export_has_no_modes(look, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    network = torch.export.export(DynamicGroupConv2d(8, 8, 1).eval(), (torch.randn(2, 8, 4, 4),)).module()
+    with pytest.raises(UserError, match="give the network that was exported"):
+        look(network)
 
 
 def test_after_an_error_too(fine_tuned):

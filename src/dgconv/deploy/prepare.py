@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
+from ..layers.mode import check_has_modes
 from .calls import Call, Slot, called
 from .fuse import fuse
 from .graph import Conv, Graph, Torch
@@ -56,6 +57,7 @@ def check(model: nn.Module) -> None:
         raise UserError(f"prepare takes an nn.Module, got {type(model).__name__}")
     if isinstance(model, PreparedModel):
         raise UserError("the model is prepared already")
+    check_has_modes(model)
     modes = {name: getattr(module, "training", False) for name, module in model.named_modules()}  # frozen script: none
     if training := [name or "the model" for name, is_training in modes.items() if is_training]:
         raise UserError(

@@ -4,11 +4,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
+from torch.fx import GraphModule
+
+from ..errors import UserError
+
+
+def check_has_modes(model: nn.Module) -> None:
+    """Refuse what ``torch.export`` gives back: operations instead of layers, with an ``eval`` that only raises."""
+    if isinstance(model, GraphModule) and "eval" in vars(model):
+        raise UserError("a network of torch.export has neither layers nor modes; give the network that was exported")
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """And then each module in its own mode again: a batch norm that was frozen in a network under training stays so."""
+    check_has_modes(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
