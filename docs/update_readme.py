@@ -1,7 +1,7 @@
-"""Writes the tables of README.md from what was counted and measured; no figure there is typed by hand.
+"""Writes the tables of README.md and docs/costs.md from what was counted and measured; no figure is typed by hand.
 
     python docs/update_readme.py            # rewrite
-    python docs/update_readme.py --check    # exit with 1 if the README is not up to date
+    python docs/update_readme.py --check    # exit with 1 if one of them is not up to date
 
 Measurements are in benchmarks/results. The results of training are in results, and ``dgconv results`` writes them too.
 """
@@ -123,19 +123,18 @@ def macs() -> str:
     return markdown(["model", "reported", "`paper`", "`authors`", "the closer one differs by"], rows)
 
 
-def filled(text: str) -> str:
-    for write in (results, inference, convolutions, steps, macs):
-        text = fill_section(text, write.__name__, write())
-    return text
+PAGES = {"README.md": (results, inference), "docs/costs.md": (convolutions, steps, macs)}
 
 
 def main() -> None:
-    path = ROOT / "README.md"
-    old = path.read_text()
-    new = filled(old)
-    if "--check" in sys.argv:
-        sys.exit("README.md is not up to date; run docs/update_readme.py" if new != old else 0)
-    path.write_text(new)
+    for name, sections in PAGES.items():
+        path = ROOT / name
+        new = old = path.read_text()
+        for section in sections:
+            new = fill_section(new, section.__name__, section())
+        if new != old and "--check" in sys.argv:
+            sys.exit(f"{name} is not up to date; run docs/update_readme.py")
+        path.write_text(new)
 
 
 if __name__ == "__main__":
