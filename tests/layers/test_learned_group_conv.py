@@ -148,7 +148,8 @@ def test_static_form_of_equal_choices_is_a_standard_group_convolution():
     ("options", "message"),
     [
         ({"groups": 3}, r"3 groups, 8 output channels. Use one of \[1, 2, 4, 8\]"),
-        ({"condensation": 0}, "condensation must be at least 1, got 0"),
+        ({"condensation": 0}, "condensation must be from 1 to 1000000, got 0"),
+        ({"condensation": 10**23}, "condensation must be from 1 to 1000000, got 10000"),
         ({"group_lasso": -1}, "must not be negative, got -1"),
     ],
 )

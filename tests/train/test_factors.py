@@ -132,7 +132,7 @@ def test_from_a_file(tmp_path):
 
 
 def test_wrong_use():
-    with pytest.raises(UserError, match="generator_weight_decay must not be negative or infinite, got -1"):
+    with pytest.raises(UserError, match=r"generator_weight_decay must be a number from 0 to 1e\+30, got -1"):
         Recipe(generator_weight_decay=-1)
     with pytest.raises(UserError, match="condensenet20 has no option 'per_head_init'"):
         Recipe(model="condensenet20", per_head_init=False).build_model(10)
@@ -228,7 +228,7 @@ def test_the_paper_shrinks_by_five_point_nine():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"generator_shrinkage": -1.0}, "generator_shrinkage must not be negative"),
+        ({"generator_shrinkage": -1.0}, "generator_shrinkage must be a number from 0 to 1000, got -1"),
         ({"generator_shrinkage": 1.0, "learning_rate": 0.0}, "needs a learning rate above 0"),
         ({"generator_shrinkage": 1.0, "generator_weight_decay": 0.1}, "give one of them"),
     ],

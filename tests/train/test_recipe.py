@@ -2,12 +2,22 @@
 
 import re
 from dataclasses import fields, replace
+from typing import get_args, get_type_hints
 
 import pytest
 
 from dgconv.errors import UserError
 from dgconv.models import list_models
-from dgconv.train.recipe import RECIPES, Recipe, Reported, list_recipes, load_recipe, reported_of
+from dgconv.train.recipe import (
+    ALLOWED,
+    MODEL_OPTIONS,
+    RECIPES,
+    Recipe,
+    Reported,
+    list_recipes,
+    load_recipe,
+    reported_of,
+)
 
 RATES = {"_rate33": 1 / 3, "_rate50": 1 / 2, "": 3 / 4, "_rate83": 5 / 6, "_rate88": 7 / 8}
 CONDENSENET50 = [
@@ -114,8 +124,8 @@ def test_a_file_of_ones_own(tmp_path):
         ("model = 3", "model must be a text, got 3"),
         (f'epochs = "{"9" * 500}"', r"epochs must be a whole number, got '9{75} \.\.\.$"),  # 80 characters of it
         ('precision = "float16"', "precision must be 'float32' or 'bfloat16', got 'float16'"),
-        ("epochs = 0", "epochs must be at least 1, and a whole number, got 0"),
-        ("workers = -1", "workers must not be negative"),
+        ("epochs = 0", "epochs must be a whole number from 1 to 1000000000, got 0"),
+        ("workers = -1", "workers must be a whole number from 0 to 1000, got -1"),
         ("epochs = ", "is not a TOML file: Invalid value"),
         ("[epochs]\nnumber = 3", "epochs must be a whole number"),
     ],
@@ -160,6 +170,13 @@ def test_goes_to_json_and_back():
     assert set(values) == {field.name for field in fields(Recipe)}
     with pytest.raises(UserError, match="a run: batch_size must be a whole number, got None"):
         Recipe.from_dict(values | {"batch_size": None}, "a run")
+
+
+def test_every_number_has_its_bounds():
+    kinds = get_type_hints(Recipe)
+    numbers = {name for name, kind in kinds.items() if {int, float} & {kind, *get_args(kind)}}
+    checked_where_used = {*MODEL_OPTIONS, "mac_budget"}
+    assert set(ALLOWED) == numbers - checked_where_used
 
 
 def test_run_name():

@@ -11,6 +11,8 @@ from torch import Tensor
 from ..errors import UserError
 from ..ops.geometry import Pair, Size2, whole_pair
 
+MOST_SIZE = 1_000_000  # of channels, groups or layers; more is a slip, and torch takes no more than 64 bits
+
 
 def resolve_padding(padding: Size2 | str, kernel_size: Pair, stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
     """Padding on all sides, and what ``"same"`` adds at the bottom and right of an even kernel."""

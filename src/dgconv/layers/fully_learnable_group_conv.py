@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops.geometry import Size2
-from ._conv import full_precision
+from ._conv import MOST_SIZE, full_precision
 from .indexed import SplitConv2d
 from .method import MethodLayer
 
@@ -47,8 +47,8 @@ class FullyLearnableGroupConv2d(MethodLayer, nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if groups < 1:
-            raise UserError(f"groups must be at least 1, got {groups}")
+        if not 1 <= groups <= MOST_SIZE:
+            raise UserError(f"groups must be from 1 to {MOST_SIZE}, got {groups}")
         if gradient not in get_args(Gradient):
             raise UserError(f"gradient must be 'softmax' or 'argmax', got {gradient!r}")
         super().__init__(

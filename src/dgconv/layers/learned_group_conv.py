@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..ops import fused
 from ..ops.geometry import Size2
+from ._conv import MOST_SIZE
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
 from .indexed import IndexedGroupConv2d, fill_
@@ -55,8 +56,8 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
                 f"groups must divide out_channels: {groups} groups, {out_channels} output channels. "
                 f"Use one of {[g for g in range(1, out_channels + 1) if out_channels % g == 0][:8]}"
             )
-        if condensation < 1:
-            raise UserError(f"condensation must be at least 1, got {condensation}")
+        if not 1 <= condensation <= MOST_SIZE:
+            raise UserError(f"condensation must be from 1 to {MOST_SIZE}, got {condensation}")
         if not group_lasso >= 0:
             raise UserError(f"group_lasso must not be negative, got {group_lasso}")
         super().__init__(

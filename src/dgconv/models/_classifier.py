@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..layers._conv import MOST_SIZE
 
 
 class ImageClassifier(nn.Module, ABC):
@@ -50,8 +51,9 @@ class ImageClassifier(nn.Module, ABC):
 
 def check_sizes(name: str, *sizes: int) -> None:
     """Of what a network is built from: whole numbers, at least 1."""
-    if not sizes or not all(isinstance(size, int) and size >= 1 for size in sizes):
-        raise UserError(f"{name} must be whole numbers, each at least 1, got {', '.join(map(str, sizes)) or 'none'}")
+    if not sizes or not all(isinstance(size, int) and 1 <= size <= MOST_SIZE for size in sizes):
+        given = ", ".join(map(str, sizes)) or "none"
+        raise UserError(f"{name} must be whole numbers, each from 1 to {MOST_SIZE}, got {given}")
 
 
 def make_classifier(features: int, num_classes: int) -> nn.Module:

@@ -4,14 +4,13 @@ The last 1x1 convolution of each inverted residual takes ``conv_layer``. The pap
 155M for its CIFAR model DGC-1; no code exists, and of the rates and squeezes tried a squeeze of 4 fits both.
 """
 
-import math
-
 from torch import Tensor, nn
 
 from ..errors import UserError
 from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
 from ._registry import ConvLayer, norm_after, register_backbone
 
+MOST_WIDTH = 1000
 STAGES = (
     (1, 16, 1),
     (6, 24, 2),
@@ -75,8 +74,10 @@ class MobileNetV2(ImageClassifier):
     ) -> None:
         super().__init__()
         check_sizes("stem_stride", stem_stride)
-        if not 0 < width < math.inf:
-            raise UserError(f"width multiplies all channel counts and must be above 0, got {width}")
+        if not 0 < width <= MOST_WIDTH:
+            raise UserError(
+                f"width multiplies all channel counts and must be above 0 and up to {MOST_WIDTH}, got {width}"
+            )
         if not set(downsample) <= set(range(1, len(STAGES) + 1)):
             raise UserError(f"downsample names stages from 1 to {len(STAGES)}, got {list(downsample)}")
         self.input_size = (3, 32, 32) if stem_stride == 1 else (3, 224, 224)

@@ -1,12 +1,12 @@
 """A recipe: everything that decides how a network is trained. Ours are the TOML files in ``dgconv/recipes``."""
 
-import math
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -28,13 +28,52 @@ MODEL_OPTIONS = (
     "groups", "condensation", "density", "base_share", "target", "open_share",
     "stages", "growth", "width", "downsample", "stem_stride", "prune", "prune_rate", "prune_budget",
 )  # fmt: skip
-NOT_NEGATIVE = (
-    "learning_rate", "momentum", "weight_decay", "generator_weight_decay", "generator_shrinkage",
-    "lasso_weight", "angle_weight", "checkpoint_minutes",
-)  # fmt: skip
+MOST_COUNT = 10**9  # more is a slip, and torch takes no more than 64 bits
+MOST_WEIGHT = 1e30  # float32 ends soon after
 MOST_SEED = 2**32  # of it times a million an epoch's order is drawn, and torch takes no more than 64 bits
 NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # what changes no result
 RECIPES = resources.files("dgconv") / "recipes"
+
+
+class Allowed(NamedTuple):
+    """What a number of a recipe may be, in code and in words."""
+
+    fits: Callable[[Any], bool]
+    words: str
+    hint: str = ""
+
+
+def _whole(least: int, most: int = MOST_COUNT, hint: str = "") -> Allowed:
+    words = f"a whole number from {least} to {most}"
+    return Allowed(lambda value: isinstance(value, int) and least <= value <= most, words, hint)
+
+
+COUNT = _whole(least=1)
+FACTOR = Allowed(lambda value: 0 <= value <= MOST_WEIGHT, f"a number from 0 to {MOST_WEIGHT:g}")
+SHARE = Allowed(lambda value: 0 <= value < 1, "from 0 to below 1")
+ALLOWED = {
+    "image_size": _whole(1, 1_000_000),
+    "workers": _whole(0, 1000, hint="; 0 decodes without worker processes"),
+    "epochs": COUNT,
+    "batch_size": COUNT,
+    "threshold_every": COUNT,
+    "threshold_batches": COUNT,
+    "cutout": _whole(0, hint="; 0 blanks nothing"),
+    "seed": _whole(-MOST_SEED, MOST_SEED),
+    "learning_rate": FACTOR,
+    "momentum": SHARE,
+    "weight_decay": FACTOR,
+    "generator_weight_decay": FACTOR,
+    "generator_shrinkage": Allowed(lambda value: 0 <= value <= 1000, "a number from 0 to 1000"),
+    "lasso_weight": FACTOR,
+    "angle_weight": FACTOR,
+    "checkpoint_minutes": FACTOR,
+    "label_smoothing": SHARE,
+    "ramp_end": Allowed(lambda value: WARM_UP_END < value <= 1, "above 1/12, where pruning begins, and up to 1"),
+    "clip_gradients": Allowed(
+        lambda value: 0 < value <= MOST_WEIGHT, f"above 0 and up to {MOST_WEIGHT:g}", "; leave it out to clip nothing"
+    ),
+}  # options of the model are checked where it is built
 
 
 @dataclass(frozen=True)
@@ -158,23 +197,11 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise UserError(f"workers must not be negative, got {self.workers}; 0 decodes without worker processes")
-        for name in ("epochs", "batch_size", "threshold_every", "threshold_batches"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, and a whole number, got {getattr(self, name)}")
-        for name in NOT_NEGATIVE:
+        for name, allowed in ALLOWED.items():
             value = getattr(self, name)
-            if value is not None and not 0 <= value < math.inf:
-                raise UserError(f"{name} must not be negative or infinite, got {value}")
-        if not -MOST_SEED <= self.seed <= MOST_SEED:
-            raise UserError(f"seed must be from {-MOST_SEED} to {MOST_SEED}, got {self.seed}")
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing must be in [0, 1), got {self.label_smoothing}")
-        if not WARM_UP_END < self.ramp_end <= 1:
-            raise UserError(f"ramp_end must be above 1/12, where pruning begins, and up to 1, got {self.ramp_end}")
-        if self.cutout < 0:
-            raise UserError(f"cutout must not be negative, got {self.cutout}; 0 blanks nothing")
+            is_left_out = value is None and getattr(Recipe, name) is None
+            if not is_left_out and not allowed.fits(value):
+                raise UserError(f"{name} must be {allowed.words}, got {value}{allowed.hint}")
         if self.generator_shrinkage is not None and not self.learning_rate:
             raise UserError(f"generator_shrinkage needs a learning rate above 0, got {self.learning_rate}")
         if self.generator_shrinkage is not None and self.generator_weight_decay is not None:
@@ -182,8 +209,6 @@ class Recipe:
                 "generator_shrinkage and generator_weight_decay say the same thing; give one of them, and None for the "
                 f"other, got {self.generator_shrinkage} and {self.generator_weight_decay}"
             )
-        if self.clip_gradients is not None and not self.clip_gradients > 0:
-            raise UserError(f"clip_gradients must be above 0, got {self.clip_gradients}; leave it out to clip nothing")
         check_amount(self.prune_rate, self.prune_budget)
         if self.prune is None and (self.prune_rate is not None or self.prune_budget is not None):
             raise UserError("prune_rate and prune_budget say how much to prune; say also how, with prune")
@@ -209,7 +234,7 @@ class Recipe:
 
     def build_model(self, num_classes: int) -> ImageClassifier:
         options = {name: getattr(self, name) for name in MODEL_OPTIONS}
-        if self.width is not None and float(self.width).is_integer():
+        if self.width is not None and float(self.width).is_integer() and abs(self.width) <= MOST_COUNT:
             options["width"] = int(self.width)  # a ResNet counts channels with it
         model = create_model(self.model, num_classes=num_classes, **options)
         if self.saliency_start == "ones":
@@ -231,6 +256,9 @@ class Recipe:
             return data
         if not isinstance(data.train, TensorSplit):
             raise UserError("cutout is for small images that are kept in memory; those of this data set are streamed")
+        if self.cutout > min(data.input_size[1:]):
+            size = " x ".join(map(str, data.input_size[1:]))
+            raise UserError(f"cutout must be no larger than the images, {size} pixels, got {self.cutout}")
         return replace(data, train=data.train.with_cutout(self.cutout))
 
     @staticmethod
