@@ -14,7 +14,7 @@ from dgconv.models import create_model
 from dgconv.pruning import cut
 from dgconv.train import GlobalThreshold, Recipe, take_saliencies, train
 from dgconv.train.mac_budget import MacBudget
-from dgconv.train.threshold import macs_per_saliency, weighted_quantile
+from dgconv.train.threshold import macs_per_saliency, quantile, weighted_quantile
 
 SIZE = (3, 16, 16)
 
@@ -134,6 +134,16 @@ def test_weighted_quantile_has_the_wanted_weight_below():
     assert weighted_quantile(pairs, 0.0) == 0
     few = torch.tensor([[3.0, 8.0], [1.0, 1.0], [2.0, 1.0]])
     assert [float(weighted_quantile(few, share)) for share in (0.05, 0.15, 0.25, 0.95)] == [1, 2, 3, 3]
+    assert weighted_quantile(few, 1.0) == 3, "one stays"
+
+
+@pytest.mark.parametrize("share", [0.125, 0.25, 0.5, 0.875])
+def test_equal_weights_are_as_none(share):
+    """Exactly so much weight is below, and not one value less."""
+    values = torch.randperm(8).float()
+    threshold = weighted_quantile(torch.stack([values, torch.full_like(values, 3.0)], 1), share)
+    assert threshold == quantile(values, share)
+    assert (values < threshold).float().mean() == share
 
 
 def test_the_global_threshold_meets_macs_instead_of_saliencies():

@@ -87,7 +87,8 @@ def weighted_quantile(pairs: Tensor, share: float) -> Tensor:
         return pairs.new_zeros(())
     values, order = pairs[:, 0].sort()
     up_to = pairs[order, 1].double().cumsum(0)
-    return values[torch.searchsorted(up_to, share * up_to[-1])]
+    below = torch.searchsorted(up_to, share * up_to[-1], right=True)
+    return values[below.clamp(max=len(values) - 1)]
 
 
 def macs_per_saliency(model: nn.Module, input_size: tuple[int, ...]) -> list[float]:
