@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, SoftFileLock, Timeout
 
@@ -23,3 +24,14 @@ def hold(path: Path) -> FileLock | None:
         lock.release()
         return None
     return lock
+
+
+def hold_open_file(file: BinaryIO) -> bool:
+    """Until it is closed. False where somebody else has it open and holds it, or where there are no locks."""
+    try:
+        import fcntl  # which Windows has not
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (ImportError, OSError):
+        return False
+    return True

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+from pkgutil import resolve_name
 
 import pytest
 import torch
@@ -107,6 +109,47 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def killed_while_it_writes(path):
+    """As by kill -9, or by a kernel that is out of memory."""
+    child = os.fork()
+    if not child:
+        os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            write_atomically(path, b"never whole")
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def test_the_next_write_removes_what_a_killed_one_left(tmp_path):
+    path, other = tmp_path / "[file]", tmp_path / "other"
+    for target in (path, other):
+        killed_while_it_writes(target)
+    assert sorted(entry.name[:6] for entry in tmp_path.iterdir()) == [".[file", ".other"]
+    write_atomically(path, b"new")
+    assert sorted(entry.name[:6] for entry in tmp_path.iterdir()) == [".other", "[file]"], "each for itself"
+
+
+def test_writers_of_one_file_leave_each_other_alone(tmp_path, monkeypatch):
+    """Whether the first has only made its file by then, or written it as well."""
+    path = tmp_path / "file"
+
+    def with_another(function):
+        def meanwhile(*args):
+            monkeypatch.undo()
+            write_atomically(path, b"second")
+            assert path.read_bytes() == b"second"
+            return function(*args)
+
+        return meanwhile
+
+    for name in ("dgconv.models.storage.hold_open_file", "os.fsync"):
+        monkeypatch.setattr(name, with_another(resolve_name(name)))
+        write_atomically(path, b"first")
+        assert path.read_bytes() == b"first"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_link_or_a_pipe_stays_what_it_is(tmp_path):

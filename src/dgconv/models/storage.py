@@ -3,6 +3,8 @@
 import json
 import os
 import tempfile
+from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..errors import UserError, unknown_name
+from ..file_lock import hold_open_file
 from ..read_values import check_option, check_table, load_json
 from ._classifier import ImageClassifier
 from ._registry import create_model, list_models, option_kinds
 from .run_config import RunConfig
 
+UNFINISHED = ".unfinished"
 CONFIG, WEIGHTS, CHECKPOINT = "config.json", "model.safetensors", "checkpoint.safetensors"
 
 
@@ -145,14 +149,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         path.write_bytes(data)
         return
     path = path.resolve()
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    _remove_leftovers(path)
+    descriptor, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            hold_open_file(file)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -161,3 +167,11 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Of writers that were killed. One at work holds its file before it writes, so one that is empty is let be."""
+    for leftover in path.parent.glob(f".{escape(path.name)}.*{UNFINISHED}"):
+        with suppress(OSError), leftover.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size and hold_open_file(file):
+                leftover.unlink()
