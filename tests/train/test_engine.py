@@ -5,9 +5,8 @@ import json
 import signal
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from itertools import count
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,9 +21,8 @@ from dgconv.train import Recipe, evaluate, resume, run_state, side_by_side, trai
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.evaluate import Evaluator
-from dgconv.train.metrics import EVALUATING
 from dgconv.train.run import Run
-from dgconv.train.side_by_side import AHEAD, Queue, Result, Silent, _Due, _UnderWay
+from dgconv.train.side_by_side import Silent
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size": 32}
@@ -226,15 +224,32 @@ def test_a_network_in_half_precision_is_judged_in_full():
 
 
 def test_signals_are_the_programs_own_again_after_training():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with stop_requests() as stop:
-        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == [stop, stop]
-        assert not stop.is_made
-        stop(signal.SIGTERM, None)
-        assert stop.is_made
-        with pytest.raises(KeyboardInterrupt):
-            stop(signal.SIGINT, None)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    def own(number, frame): ...
+
+    before = {number: signal.signal(number, own) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with stop_requests() as stop:
+            assert [signal.getsignal(number) for number in before] == [stop, stop]
+            assert not stop.is_made
+            stop(signal.SIGTERM, None)
+            assert stop.is_made
+            with pytest.raises(KeyboardInterrupt):
+                stop(signal.SIGINT, None)
+        assert [signal.getsignal(number) for number in before] == [own, own]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_thread_trains_without_signals():
+    """Python gives them to the main thread only."""
+
+    def stops():
+        with stop_requests(TimeLimit(1, began=-60)) as stop:
+            return stop.is_made
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(stops).result()
 
 
 def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
@@ -245,8 +260,17 @@ def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
     stop = StopRequest(limit)
     assert stop.stopped([tmp_path]).exit_status == 0
     assert stop.stopped([tmp_path], [Diverged("told")]).exit_status == 2
+    assert str(stop.stopped([tmp_path])).startswith("stopped after 1 minute and saved")
     stop(signal.SIGTERM, None)
-    assert stop.stopped([tmp_path]).exit_status == 128 + signal.SIGTERM
+    assert (stop.stopped([tmp_path]).number, stop.stopped([tmp_path]).exit_status) == (15, 128 + 15)
+    assert stop.stopped([tmp_path], [Diverged("told")]).exit_status == 128 + signal.SIGTERM
+    assert str(stop.stopped([tmp_path])).startswith("stopped and saved"), "the time was not over"
+
+
+@pytest.mark.parametrize("minutes", [0, -1, float("nan")])
+def test_a_time_limit_lies_ahead(minutes):
+    with pytest.raises(UserError, match="--stop-after takes a number of minutes above 0, got"):
+        TimeLimit(minutes)
 
 
 @pytest.mark.parametrize(
@@ -443,147 +467,3 @@ def test_clipped_gradients_move_the_weights_less(tmp_path):
     moved = sum((a - b).square().sum() for a, b in zip(trained.parameters(), fresh.parameters(), strict=True)).sqrt()
     steps = len(recipe.load_data().train) // recipe.batch_size
     assert 1e-5 < moved <= 1e-3 * steps, "no step longer than the learning rate times the largest norm"
-
-
-class Step:
-    """Stands in for the event behind a step on a GPU."""
-
-    def __init__(self):
-        self.is_done = False
-
-    def query(self):
-        return self.is_done
-
-
-def test_on_a_gpu_none_waits_for_another():
-    """A network gets steps until enough are queued; what reads results waits until none is."""
-    position = SimpleNamespace(step=1)
-    one = _UnderWay(SimpleNamespace(position=position, steps_per_epoch=9), iter(()), None)
-    steps = [Step() for _ in range(AHEAD)]
-    nothing, look = _Due(), _Due(look=True)
-    for step in steps:
-        assert one.is_ready(nothing)
-        one.queued.append(step)
-    assert not one.is_ready(nothing)
-    steps[1].is_done = True  # a stream is in order, so this cannot be all
-    assert not one.is_ready(nothing)
-    steps[0].is_done = True
-    assert one.is_ready(nothing)
-    assert not one.is_ready(look)
-    assert not one.is_ready(nothing)  # the look is still due
-    for step in steps:
-        step.is_done = True
-    assert one.is_ready(nothing)
-    assert one.due == look
-    one.due = nothing
-    for at_end, evaluating in ((9, False), (1, True)):
-        position.step, one.is_evaluating = at_end, evaluating
-        one.queued.append(Step())
-        assert not one.is_ready(nothing)
-        one.queued[0].is_done = True
-        assert one.is_ready(nothing)
-
-
-class Sketch:
-    """Stands in for a run that goes on with its second epoch, and notes before which step what is done to it."""
-
-    def __init__(self, number, steps=10, checkpoint_minutes=5.0, evaluates=False):
-        self.recipe = SimpleNamespace(title="its title", epochs=2, compile=False, checkpoint_minutes=checkpoint_minutes)
-        self.steps_per_epoch, self.evaluates = steps, evaluates
-        self.position = SimpleNamespace(epoch=1, step=0)
-        self.first_step_seconds, self.mean_loss = None, number + 0.5
-        self.model, self.data, self.evaluation, self.folder = (f"{part} {number}" for part in "mdef")
-        self.writer, self.device = SimpleNamespace(wait=lambda: None), torch.device("cpu")
-        self.checked, self.saved = [], []
-
-    steps_done = property(lambda self: self.steps_per_epoch + self.position.step)
-
-    def advance(self):
-        for _ in range(self.steps_per_epoch):
-            self.position.step += 1
-            self.first_step_seconds = 3.0
-            yield None
-        if self.evaluates:
-            yield EVALUATING
-            self.position.step = 0
-            yield None
-
-    def check_finite(self):
-        self.checked.append(self.position.step)
-
-    def save(self):
-        self.saved.append(self.position.step)
-
-
-class Hears(Silent):
-    def __init__(self) -> None:
-        self.starts, self.first_steps, self.steps = [], [], []
-
-    def start(self, *told):
-        self.starts.append(told)
-
-    def first_step(self, *told):
-        self.first_steps.append(told)
-
-    def step(self, *told):
-        self.steps.append(told)
-
-
-@pytest.fixture
-def queue_of(monkeypatch):
-    """Makes a queue for which every turn takes a second."""
-    seconds = count()
-    monkeypatch.setattr(side_by_side, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
-
-    def make(*runs, at_once=2, watcher=None):
-        return Queue(lambda number: runs[number], len(runs), at_once, watcher or Silent(), torch.device("cpu"))
-
-    return make
-
-
-def stop_if(condition):
-    class Request(StopRequest):
-        is_made = property(lambda self: condition())
-
-    return Request()
-
-
-def test_looks_and_checkpoints_come_at_their_times(queue_of, monkeypatch):
-    monkeypatch.setattr(side_by_side, "LOOK_EVERY", 2.5)
-    hears = Hears()
-    runs = [Sketch(0, checkpoint_minutes=9.0), Sketch(1, checkpoint_minutes=4.5 / 60)]
-    queue = queue_of(*runs, watcher=hears)
-    assert not queue.drive(StopRequest())
-    for run in runs:
-        assert run.checked == [2, 5, 8], "every third second"
-        assert run.saved == [4, 9], "every fifth, as the one in the greater hurry wants it"
-    assert hears.starts == [(0, "its title", 20, 10), (1, "its title", 20, 10)]
-    assert hears.first_steps == [(0, 3.0, False), (1, 3.0, False)]
-    assert hears.steps == [(number, 1, done, number + 0.5) for done in (12, 15, 18) for number in (0, 1)]
-    assert queue.results[1] == Result("m 1", "d 1", "e 1", "f 1")
-
-
-def test_a_network_is_not_saved_while_it_is_evaluated(queue_of):
-    run = Sketch(0, steps=2, checkpoint_minutes=0.0, evaluates=True)
-    assert not queue_of(run).drive(StopRequest())
-    assert run.saved == [0, 1, 2, 0], "but before, and at once afterwards"
-
-
-def test_a_stop_waits_for_an_evaluation_under_way(queue_of):
-    run = Sketch(0, steps=2, evaluates=True)
-    queue = queue_of(run)
-    assert queue.drive(stop_if(lambda: queue.under_way[0].is_evaluating))
-    assert run.saved == [0], "in the next epoch"
-
-
-def test_a_stop_after_all_is_done_is_none(queue_of):
-    queue = queue_of(Sketch(0))
-    assert not queue.drive(stop_if(lambda: queue.results))
-
-
-def test_a_stop_between_two_networks_leaves_the_second_alone(queue_of):
-    hears = Hears()
-    queue = queue_of(Sketch(0), Sketch(1), at_once=1, watcher=hears)
-    assert queue.drive(stop_if(lambda: queue.results))
-    assert [number for number, *_ in hears.starts] == [0]
-    assert list(queue.waiting) == [1]
