@@ -355,7 +355,8 @@ def test_side_by_side(tmp_path, options):
     for name, tensor in alone.model.state_dict().items():
         assert torch.equal(tensor, results[1].model.state_dict()[name])
     assert results[1].evaluation == alone.evaluation
-    assert json.loads((tmp_path / "1" / "config.json").read_text())["environment"]["side_by_side"] == 2
+    told = [json.loads((tmp_path / name / "config.json").read_text())["environment"] for name in ("1", "alone")]
+    assert [environment.get("side_by_side") for environment in told] == [2, None]
 
 
 def test_when_one_is_done_the_next_begins(tmp_path):

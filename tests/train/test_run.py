@@ -82,7 +82,7 @@ def test_the_shrinkage_is_that_of_the_whole_training(begin):
 
 
 def test_what_is_told_of_an_epoch(begin):
-    run = begin(epochs=3, pruning_rate=0.6, ramp_end=0.5)
+    run = begin(epochs=3, pruning_rate=0.6, ramp_end=0.5, stages=(1, 1), growth=(8, 8))
     advance, told = run.advance(), []
     for _ in range(3):
         assert [next(advance), next(advance)] == [None, None]
@@ -90,6 +90,7 @@ def test_what_is_told_of_an_epoch(begin):
         told.append(next(advance))
         assert told[-1].train_loss == pytest.approx(loss_sum / 1024), "of those that fill two batches"
         assert told[-1].train_error == pytest.approx(100 * wrong / 1024)
+        assert told[-1].train_error <= 100, "each is counted anew"
         assert told[-1].test_error_top5 == run.evaluation.error_top5 < told[-1].test_error
     assert list(advance) == []
     assert [metrics.epoch for metrics in told] == [1, 2, 3]
@@ -136,6 +137,16 @@ def test_a_network_that_diverges_says_where_and_keeps_its_weights(begin, tmp_pat
     assert load_file(tmp_path / "diverged.safetensors")["stem.weight"][0].isnan().all()
 
 
+def test_a_loss_that_is_no_number_is_found_at_the_end_of_an_epoch_at_the_latest(begin):
+    """A dense network has no layer that would meet it before."""
+    run = begin(model="condensenet20", epochs=1)
+    run.model.stem.weight.data[0] = torch.nan
+    steps = run.advance()
+    assert [next(steps), next(steps)] == [None, None]
+    with pytest.raises(Diverged, match="in epoch 1, .* the first layer that went bad is 'stem'"):
+        next(steps)
+
+
 def test_mixed_precision_is_for_training_and_evaluation(begin):
     run, kinds = begin(epochs=1, precision="bfloat16"), set()
     run.model.register_forward_hook(lambda model, args, out: kinds.add((model.training, out.dtype)))
@@ -158,6 +169,14 @@ def test_fewer_images_than_a_batch_are_one_step(begin, digits):
     step, metrics = run.advance()
     assert step is None
     assert metrics.learning_rate == 0.1
+
+
+def test_each_seed_and_each_epoch_has_an_order_of_its_own(begin):
+    orders = []
+    for seed in (0, 1):
+        run = begin(seed=seed, epochs=2)
+        orders += [tuple(run.batch[1].tolist()) for metrics in run.advance() if metrics is None]
+    assert len(set(orders)) == len(orders) == 8
 
 
 def test_a_new_network_has_seen_nothing(begin):
