@@ -377,13 +377,25 @@ def test_a_stop_saves_what_waits_where_it_begins(tmp_path):
     assert [load_checkpoint(folder).position.epoch for _, folder in jobs] == [1, 1, 0]
 
 
-def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path):
-    wrong = Recipe(**SMALL | {"model": "condensenet20"}, epochs=1, generator_weight_decay=0.0)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "condensenet20", "generator_weight_decay": 0.0}, "is for networks with dynamic layers"),
+        ({"mac_budget": 0.5}, "mac_budget is for methods whose cost comes out of training"),
+        ({"heads": 3}, "heads must divide out_channels"),
+    ],
+    ids=["decay", "budget", "heads"],
+)
+def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path, options, message):
     notes = Notes()
-    with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
-        train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good"), (wrong, tmp_path / "wrong")], watcher=notes)
+    recipes = {"good": Recipe(**SMALL, epochs=1), "wrong": Recipe(**SMALL | options, epochs=1)}
+    with pytest.raises(UserError, match=message):
+        train_all([(recipe, tmp_path / name) for name, recipe in recipes.items()], watcher=notes)
     assert not notes.told
     assert not list(tmp_path.iterdir())
+
+
+def test_no_network_at_a_time_is_too_few(tmp_path):
     with pytest.raises(UserError, match="--side-by-side takes a number of networks, at least 1, got 0"):
         train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good")], side_by_side=0)
 

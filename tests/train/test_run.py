@@ -143,7 +143,7 @@ def test_a_loss_that_is_no_number_is_found_at_the_end_of_an_epoch_at_the_latest(
     run.model.stem.weight.data[0] = torch.nan
     steps = run.advance()
     assert [next(steps), next(steps)] == [None, None]
-    with pytest.raises(Diverged, match="in epoch 1, .* the first layer that went bad is 'stem'"):
+    with pytest.raises(Diverged, match=r"in epoch 1, .* the first layer that went bad is 'stem'"):
         next(steps)
 
 
