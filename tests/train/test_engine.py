@@ -20,6 +20,7 @@ from dgconv.models.storage import save_weights
 from dgconv.train import Recipe, evaluate, resume, run_state, side_by_side, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
+from dgconv.train.engine import _Loader
 from dgconv.train.evaluate import Evaluator
 from dgconv.train.run import Run
 from dgconv.train.side_by_side import Silent
@@ -132,10 +133,19 @@ def test_what_cannot_be_trained_leaves_no_folder(tmp_path, options, message):
     assert [folder.name for folder in tmp_path.iterdir()] == ["mine"], "which was there before"
 
 
-def test_folders_may_be_strings(tmp_path):
-    result = run(str(tmp_path / "run"), epochs=1)
-    assert result.folder == tmp_path / "run"
-    assert resume(str(tmp_path / "run")).evaluation == result.evaluation
+def test_folders_may_be_strings_and_new(tmp_path):
+    result = run(str(tmp_path / "new" / "run"), epochs=1)
+    assert result.folder == tmp_path / "new" / "run"
+    assert resume(str(tmp_path / "new" / "run")).evaluation == result.evaluation
+
+
+def test_a_resumed_run_is_watched_too(tmp_path):
+    jobs = [(Recipe(**SMALL | {"batch_size": 512}, epochs=2), tmp_path / "run")]
+    with pytest.raises(Stopped):
+        train_all(jobs, watcher=Notes(epochs_until_stop=1))
+    notes = Notes()
+    resume(tmp_path / "run", watcher=notes)
+    assert notes.told == ["0 begins", (0, 2)]
 
 
 class SeesLosses(Silent):
@@ -370,6 +380,11 @@ def test_when_one_is_done_the_next_begins(tmp_path):
         assert torch.equal(tensor, results[2].model.state_dict()[name])
 
 
+def test_a_network_alone_is_not_side_by_side_with_any(tmp_path):
+    train_all([(Recipe(**SMALL | {"batch_size": 512}, epochs=1), tmp_path / "run")], side_by_side=4)
+    assert "side_by_side" not in json.loads((tmp_path / "run" / "config.json").read_text())["environment"]
+
+
 def test_a_stop_saves_what_waits_where_it_begins(tmp_path):
     jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(3)]
     with pytest.raises(Stopped, match=r"--resume .*/0 .*/1 .*/2$"):
@@ -469,6 +484,31 @@ def test_a_network_that_diverges_leaves_the_others_alone(tmp_path, at_once):
         train_all(jobs, side_by_side=at_once)
     assert load_checkpoint(tmp_path / "good").position.epoch == 1
     assert not (tmp_path / "bad" / "checkpoint.safetensors").exists()
+
+
+def test_each_network_that_diverges_is_told(tmp_path):
+    bad = Recipe(**SMALL, epochs=1, learning_rate=1e20)
+    with pytest.raises(Diverged, match=r"(?s)in .*/one/diverged.*\n.*in .*/two/diverged"):
+        train_all([(bad, tmp_path / "one"), (bad, tmp_path / "two")])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"data": "folder"},
+        {"data_dir": "elsewhere"},
+        {"image_size": 8},
+        {"label_column": "fine_label"},
+        {"skip_corrupt_images": True},
+        {"cutout": 4},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_networks_share_a_data_set_if_it_is_the_same(monkeypatch, other):
+    monkeypatch.setattr(Recipe, "load_data", lambda recipe: object())
+    load = _Loader(torch.device("cpu"))
+    assert load(Recipe(epochs=1)) is load(Recipe(epochs=2))
+    assert load(Recipe(**other)) is not load(Recipe())
 
 
 def test_clipped_gradients_move_the_weights_less(tmp_path):
