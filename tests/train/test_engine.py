@@ -410,6 +410,16 @@ def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path, options,
     assert not list(tmp_path.iterdir())
 
 
+def test_a_data_set_that_is_missing_is_told_before_any_network_begins(tmp_path):
+    missing = {"data": "folder", "data_dir": str(tmp_path / "nowhere")}
+    jobs = [(Recipe(**SMALL), tmp_path / "good"), (Recipe(**SMALL | missing), tmp_path / "wrong")]
+    notes = Notes()
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        train_all(jobs, side_by_side=2, watcher=notes)
+    assert not notes.told
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_network_at_a_time_is_too_few(tmp_path):
     with pytest.raises(UserError, match="--side-by-side takes a number of networks, at least 1, got 0"):
         train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good")], side_by_side=0)
