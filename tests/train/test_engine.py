@@ -17,7 +17,7 @@ from dgconv.errors import UserError
 from dgconv.layers import keep_count
 from dgconv.layers.select import set_pruning_rate
 from dgconv.models.storage import save_weights
-from dgconv.train import Recipe, evaluate, resume, run_state, side_by_side, train, train_all
+from dgconv.train import Recipe, engine, evaluate, resume, run_state, side_by_side, train, train_all
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.engine import _Loader
@@ -114,6 +114,18 @@ def test_an_old_run_is_not_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "nor is anything added to it"
     with pytest.raises(UserError, match="file is a file"):
         run(tmp_path / "file")
+
+
+def test_nor_one_that_began_until_the_folder_was_locked(tmp_path, monkeypatch):
+    @contextmanager
+    def locked_late(folders):
+        (folders[0] / "metrics.jsonl").touch()
+        yield
+
+    monkeypatch.setattr(engine, "locked", locked_late)
+    with pytest.raises(UserError, match="exists and is not empty"):
+        run(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["metrics.jsonl"]
 
 
 @pytest.mark.parametrize(
