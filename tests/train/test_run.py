@@ -99,6 +99,12 @@ def test_what_is_told_of_an_epoch(begin):
     assert not run.model.training, "it is for use"
 
 
+def test_an_epoch_is_judged_with_the_gates_as_they_are_at_its_end(begin):
+    metrics = next(metrics for metrics in begin(epochs=4).advance() if metrics)
+    assert metrics.target_pruned_share == pytest.approx(0.75 / 4)
+    assert metrics.pruned_share == pytest.approx(0.75 / 4)
+
+
 def test_the_seconds_of_an_epoch_go_on_where_it_was_stopped(begin, tmp_path, monkeypatch):
     """By a clock that goes on by one whenever it is read."""
     clock = count()
@@ -162,6 +168,11 @@ def test_a_mac_budget_is_kept_on_the_same_training_images(begin, digits):
     assert (half, end) == (0.5, 1.0)
     assert torch.equal(images, again)
     assert torch.equal(images, next(digits.train.batches(128, train=False))[0])
+
+
+def test_a_mac_budget_out_of_reach_is_told_before_the_first_step(begin, caplog):
+    begin(model="condensenet20_cgnet", mac_budget=0.01)
+    assert "even with every gate closed it takes" in caplog.text
 
 
 def test_fewer_images_than_a_batch_are_one_step(begin, digits):
