@@ -91,6 +91,25 @@ def test_looks_and_checkpoints_come_at_their_times(queue_of, monkeypatch):
     assert queue.results[1] == Result("m 1", "d 1", "e 1", "f 1")
 
 
+class Draws(Sketch):
+    """One random number a step."""
+
+    def advance(self):
+        self.drawn = []
+        for step in super().advance():
+            self.drawn.append(torch.rand(()).item())
+            yield step
+
+
+def test_each_goes_on_with_its_own_random_numbers(queue_of):
+    torch.manual_seed(0)
+    alone = [torch.rand(()).item() for _ in range(10)]
+    torch.manual_seed(0)
+    runs = [Draws(0), Draws(1)]
+    queue_of(*runs).drive(StopRequest())
+    assert [run.drawn for run in runs] == [alone, alone]
+
+
 def test_a_network_is_not_saved_while_it_is_evaluated(queue_of):
     run = Sketch(0, steps=2, checkpoint_minutes=0.0, evaluates=True)
     assert not queue_of(run).drive(StopRequest())
