@@ -54,7 +54,7 @@ def test_seeds_become_a_mean_and_a_spread(checkout, add):
     assert group.errors == errors
     mean, spread = statistics.mean(errors.values()), statistics.stdev(errors.values())
     page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
-    _, error, by_seed, best, paper, less, macs, authors, dense, pruned = row_of(page, f"`{DGC}`")
+    _, error, by_seed, _, best, paper, less, macs, authors, dense, pruned = row_of(page, f"`{DGC}`")
     assert error == f"{mean:.2f} % ± {spread:.2f}"
     assert by_seed == "5.50 (0), 6.25 (1), 5.80 (2)"
     assert best == f"{mean:.2f} %", "no epoch before the last was better"
@@ -101,7 +101,20 @@ def test_the_best_epoch_is_told_apart(checkout, add):
     metrics = add(6.0, name=DGC) / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"test_error": 89.9,', '"test_error": 5.25,'))
     page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
-    assert row_of(page, f"`{DGC}`")[1:4] == ["6.00 %", "6.00 (0)", "5.25 %"]
+    assert row_of(page, f"`{DGC}`")[1:3] == ["6.00 %", "6.00 (0)"]
+    assert row_of(page, f"`{DGC}`")[4] == "5.25 %"
+
+
+def test_the_last_epochs_are_averaged(checkout, add):
+    for seed, error in enumerate((6.0, 7.0)):
+        metrics = add(error, name=DGC, seed=seed) / "metrics.jsonl"
+        lines = [json.loads(line) | {"test_error": error} for line in metrics.read_text().splitlines()]
+        lines[-11]["test_error"] = 90.0  # of 150 the last fifteenth are ten
+        lines[-10]["test_error"] = error + 1.0
+        metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = section(results_page(groups_in(checkout), {}), "CondenseNet-50 on CIFAR-10")
+    assert row_of(page, f"`{DGC}`")[3] == "6.60 %"
+    assert groups_in(checkout)[0].late_error == pytest.approx(6.6)
 
 
 def test_unfinished_runs_are_named_and_enter_no_mean(checkout, add):

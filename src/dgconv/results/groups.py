@@ -50,6 +50,11 @@ class Group:
         return statistics.mean(record.best_error for record in self.finished)
 
     @property
+    def late_error(self) -> float:
+        """The mean over seeds of the mean over the last epochs."""
+        return statistics.mean(record.late_error for record in self.finished)
+
+    @property
     def spread(self) -> float | None:
         """The standard deviation over seeds; None for one."""
         return statistics.stdev(self.errors.values()) if len(self.errors) > 1 else None

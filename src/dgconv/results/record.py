@@ -1,9 +1,11 @@
 """A run record: what is kept of a run for good, ``config.json`` and ``metrics.jsonl`` in ``results/RECIPE/seedN``."""
 
 import json
+import math
 from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..analysis.gate_facts import measure_gates
@@ -37,6 +39,15 @@ class Record(RunFolder):
     def best_error(self) -> float:
         """The least of all epochs: chosen by the test images, so no fair figure, but the one others quote."""
         return float(min(epoch["test_error"] for epoch in self.metrics))
+
+    @property
+    def late_error(self) -> float:
+        """The mean over the last fifteenth of the epochs, which change little but the batch norms' running statistics.
+
+        The learning rate is below about a hundredth of what it was: a fair figure, with less noise than the last one.
+        """
+        late = self.metrics[-math.ceil(self.recipe.epochs / 15) :]
+        return fmean(epoch["test_error"] for epoch in late)
 
     @property
     def seconds(self) -> float | None:

@@ -58,6 +58,10 @@ class Row:
         return f"{self.group.best_error:.2f} %" if self.group and self.group.finished else ""
 
     @property
+    def late(self) -> str:
+        return f"{self.group.late_error:.2f} %" if self.group and self.group.finished else ""
+
+    @property
     def seeds(self) -> str:
         return ", ".join(map(str, self.group.errors)) if self.group else ""
 
@@ -102,6 +106,7 @@ class Row:
             "errors": group.errors if group else {},
             "error": group.error if group and group.finished else None,
             "spread": group.spread if group else None,
+            "late_error": group.late_error if group and group.finished else None,
             "unfinished": {record.seed: record.epochs_done for record in group.unfinished} if group else {},
             "reported": asdict(self.reported) if self.reported else None,
             "macs": self.cost.macs,
