@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and docs/costs.md from what was counted and measured; no figure is typed by hand.
+"""Writes the tables of README.md and docs from what was counted and measured; no figure is typed by hand.
 
     python docs/update_readme.py            # rewrite
     python docs/update_readme.py --check    # exit with 1 if one of them is not up to date
@@ -123,7 +123,26 @@ def macs() -> str:
     return markdown(["model", "reported", "`paper`", "`authors`", "the closer one differs by"], rows)
 
 
-PAGES = {"README.md": (results, inference), "docs/costs.md": (convolutions, steps, macs)}
+def norms() -> str:
+    """Batch norms with statistics taken anew, as benchmarks/norm_statistics.py measured them."""
+    measured = json.loads((ROOT / "benchmarks/results/norm_statistics.json").read_text())
+    heading = ["recipe", "seed", "images", "error", "with new statistics", "loss", "with new statistics"]
+    rows = [
+        [
+            f"`{row['name']}`", str(row["seed"]), str(row["images"]), f"{row['error']:.2f} %",
+            f"{row['error_anew']:.2f} %", f"{row['loss']:.4f}", f"{row['loss_anew']:.4f}",
+        ]
+        for row in measured["rows"]
+    ]  # fmt: skip
+    header = "{hardware}, torch {torch}, float32, {date}:".format(**measured)
+    return f"{header}\n\n" + markdown(heading, rows)
+
+
+PAGES = {
+    "README.md": (results, inference),
+    "docs/costs.md": (convolutions, steps, macs),
+    "docs/reproduction.md": (norms,),
+}
 
 
 def main() -> None:

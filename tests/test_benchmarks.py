@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d
+from dgconv.analysis.run_folder import RunFolder
 from dgconv.train import lasso_loss
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import norm_statistics  # noqa: E402
 import training_step  # noqa: E402
 from authors_form import AuthorsFormConv2d, take_lasso  # noqa: E402
 from forms import TrainingStep  # noqa: E402
@@ -156,3 +159,31 @@ def test_recording_says_what_is_wrong_with_the_data_folder(tmp_path):
     assert done.returncode == 2
     assert "nowhere does not exist" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_statistics_of_norms_are_taken_anew(head_folder, global_folder, tmp_path, monkeypatch, capsys):
+    file = tmp_path / "norms.json"
+    for folders in ([head_folder, global_folder], [head_folder]):  # the last one again, in the place of its row
+        monkeypatch.setattr(sys, "argv", ["", *map(str, folders), "--images", "256", "--json", str(file)])
+        norm_statistics.main()
+    first, second = json.loads(file.read_text())["rows"]
+    assert (first["name"], second["name"]) == ("condensenet20_dgc-digits", "condensenet20_dgcg-digits")
+    run = RunFolder(head_folder)
+    assert first["error"] == run.error
+    assert f"{run.error:.2f} % -> {first['error_anew']:.2f} %" in capsys.readouterr().out
+    batches = run.data.train.batches(64, train=True, generator=torch.Generator().manual_seed(0))
+    images = [x for x, _ in islice(batches, 4)]
+    norm = next(module for module in run.model.modules() if isinstance(module, nn.BatchNorm2d))
+    weight = run.model.state_dict()["classifier.weight"].clone()
+    assert norm_statistics.measure(run, 256) == first
+    stem = next(module for module in run.model.modules() if isinstance(module, nn.Conv2d))
+    assert torch.allclose(norm.running_mean, torch.stack([stem(x).mean((0, 2, 3)) for x in images]).mean(0), atol=1e-5)
+    assert torch.equal(run.model.state_dict()["classifier.weight"], weight)
+
+
+def test_norm_statistics_says_which_run_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit) as stopped:
+        norm_statistics.main()
+    assert stopped.value.code == 2
+    assert "nowhere" in capsys.readouterr().err

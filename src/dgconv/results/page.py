@@ -25,8 +25,8 @@ run, nothing rounded. No figure here is typed by hand, and no record is left out
 
 - **Error** is the top-1 error on all test images after the last epoch (never the best epoch): the mean over seeds ±
   their standard deviation. Unfinished runs are named and enter no mean.
-- **Last epochs** is the mean error over the last fifteenth of the epochs, again the mean over seeds. The learning rate is
-  nearly nothing there, and what makes one epoch differ from the next is mostly noise of the batch norms' statistics.
+- **Last epochs** is the mean error over the last fifteenth of the epochs, again the mean over seeds. The learning rate
+  is nearly nothing there; what makes one epoch differ from the next is mostly noise of the batch norms' statistics.
 - **Best epoch** is the least error of any epoch, again the mean over seeds: chosen by the test images, so no fair
   figure. The authors' code reports it (`best_prec1`), and the paper's figures may well be of this kind.
 - **Paper** is what the paper prints; many of its results are only points in a figure.
