@@ -13,6 +13,7 @@ from dgconv import count_macs, create_model, dynamic_layers
 from dgconv.analysis.figures.ablation import draw_ablation
 from dgconv.analysis.figures.similarity import draw_similarity
 from dgconv.analysis.figures.style import numbers_in
+from dgconv.analysis.figures.tradeoff import draw_tradeoff
 from dgconv.analysis.gate_facts import GENERATOR, measure_gates
 from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
@@ -413,6 +414,29 @@ def test_the_picture_is_drawn_from_the_records(checkout, add):
     assert Checkout(checkout.root).outdated_pages() == {}
     add(7.0, name=DGC, seed=2)
     assert picture in Checkout(checkout.root).outdated_pages()
+
+
+def test_runs_that_were_trained_otherwise_are_no_points_of_one_line(checkout, add):
+    add(6.0, name=DGC)
+    add(7.0, name="cifar10_condensenet50_dgc")
+    add(5.0, name=DGC, weight_decay=1e-3)
+    drawing, numbers = draw_tradeoff(read_records(checkout.results))
+    lines = {}
+    for point in numbers["points"]:
+        lines.setdefault(point["kind"], []).append(point["error"])
+    assert lines == {"condensenet50_dgc": [7.0, 6.0], "condensenet50_dgc, weight_decay 0.001": [5.0]}
+    assert "seeds" not in drawing.get_suptitle()
+    add(8.0, name=DGC, seed=1)
+    assert "of several seeds the mean" in draw_tradeoff(read_records(checkout.results)).figure.get_suptitle()
+
+
+@pytest.mark.parametrize("errors", [(20.0, 20.1), (20.0,), (0.0,)])
+def test_small_differences_look_small(checkout, add, errors):
+    for seed, error in enumerate(errors):
+        add(error, seed=seed)
+    low, high = draw_tradeoff(read_records(checkout.results)).figure.axes[0].get_ylim()
+    assert high - low >= max(1, errors[0] / 10)
+    assert low <= min(errors) <= max(errors) < high
 
 
 def test_without_matplotlib_the_pictures_are_not_taken_for_missing(checkout, add, monkeypatch):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
 from ..run_folder import RunFolder
-from .style import BLUE, GREEN, Drawing, entitle, in_house_style, new_figure
+from .style import BLUE, GREEN, Drawing, about_seeds, entitle, in_house_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,8 @@ def draw_ablation(runs: Sequence[RunFolder]) -> Drawing:
     missing_rates = _draw_bars(right, by_rate, PAPER_RATES, GREEN, _as_fraction)
     left.set(xlabel="heads", ylabel="test error, %", title=f"Heads, at pruning rate {_as_fraction(rate)}")
     right.set(xlabel="pruning rate", ylabel="test error, %", title=f"Pruning rate, with {heads} heads")
-    entitle(figure, f"{model} on {task}: how many heads, and how much to leave out")
+    seeds = about_seeds([*by_heads.values(), *by_rate.values()])
+    entitle(figure, f"{model} on {task}: how many heads, and how much to leave out{seeds}")
     return Drawing(
         figure,
         {

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
@@ -123,6 +123,11 @@ def entitle(figure: "Figure", text: str) -> None:
     """Names of runs can be long: the letters are made as small as the longest line needs."""
     longest = max(map(len, text.splitlines()))
     figure.suptitle(text, fontsize=min(TITLE_SIZE, TITLE_SIZE * TITLE_LETTERS / longest), parse_math=False)
+
+
+def about_seeds(errors: Iterable[Sequence[float]]) -> str:
+    """A line for the title of a figure with a bar or point for the errors of several seeds, if there are such."""
+    return "\nof several seeds the mean, and their range" if any(len(of_seeds) > 1 for of_seeds in errors) else ""
 
 
 def in_millions(axes: "Axes") -> None:

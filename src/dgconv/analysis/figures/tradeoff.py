@@ -4,16 +4,22 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...train.recipe import Recipe
 from ..macs import Convention
 from ..plan import reported_for
 from ..run_folder import RunFolder
-from .style import GREY, Drawing, entitle, in_house_style, in_millions, look_of, new_figure
+from .style import GREY, Drawing, about_seeds, entitle, in_house_style, in_millions, look_of, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEGEND_LETTERS = 105  # that fit into the width, six of them taken by each marker
 COUNTED_BY = {"paper": "the paper's text", "authors": "the authors' code"}
+HOW_MUCH = {  # settings that move a network along its line
+    "pruning_rate", "groups", "condensation", "density", "base_share", "target", "open_share", "mac_budget",
+    "stages", "growth", "width", "prune_rate", "prune_budget",
+}  # fmt: skip
+LEAST_ROOM = 1 / 20  # above and below the points, of the error: small differences must look small
 
 
 @in_house_style
@@ -35,7 +41,7 @@ def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors")
         axes.set(title=task, xlabel="MACs of one image, millions", ylabel="test error, %")
         in_millions(axes)
         low, high = axes.dataLim.ymin, axes.dataLim.ymax
-        room = (high - low) / 10 or high / 2
+        room = max((high - low) / 10, LEAST_ROOM * high) or 1  # no error at all
         axes.set(xlim=(0, 1.12 * axes.dataLim.xmax), ylim=(max(0, low - room), high + room))
     handles = {
         label: handle
@@ -44,7 +50,8 @@ def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors")
     }
     columns = max(1, min(4, len(handles), LEGEND_LETTERS // (max(map(len, handles)) + 6)))
     figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
-    entitle(figure, f"What a lower error costs; MACs as {COUNTED_BY[convention]} counts them")
+    seeds = about_seeds(point["errors"] for point in points)
+    entitle(figure, f"What a lower error costs; MACs as {COUNTED_BY[convention]} counts them{seeds}")
     return Drawing(figure, {"convention": convention, "points": points})
 
 
@@ -53,8 +60,9 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
     groups: dict[str, list[RunFolder]] = defaultdict(list)
     for run in runs:
         groups[f"{run.task} {run.recipe.settings}"].append(run)
+    kinds = _kinds([members[0] for members in groups.values()])
     points = []
-    for members in groups.values():
+    for members, kind in zip(groups.values(), kinds, strict=True):
         first = members[0]
         errors = [run.error for run in members]
         reported = reported_for(first.recipe)
@@ -63,7 +71,7 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
                 "name": first.name,
                 "task": first.task,
                 "model": first.config["model"]["name"],
-                "kind": _kind(first),
+                "kind": kind,
                 "macs": sum(run.macs_of_image(convention) for run in members) / len(members),
                 "error": sum(errors) / len(errors),
                 "errors": errors,
@@ -81,6 +89,24 @@ def _kind(run: RunFolder) -> str:
     heads = f"heads {recipe.heads}" if recipe.heads else None
     cutout = f"cutout {recipe.cutout}" if recipe.cutout else None
     return ", ".join(filter(None, [run.config["model"]["name"], recipe.prune, heads, cutout]))
+
+
+def _kinds(runs: Sequence[RunFolder]) -> list[str]:
+    """Of runs with different settings, a kind for those in one line; what tells other lines apart is named."""
+    alike: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        alike[run.task, _kind(run)].append(run.recipe.settings)
+    return [_told_apart(run, alike[run.task, _kind(run)]) for run in runs]
+
+
+def _told_apart(run: RunFolder, alike: list[dict[str, Any]]) -> str:
+    settings = run.recipe.settings
+    changed = [
+        f"{name} {value}"
+        for name, value in settings.items()
+        if name not in HOW_MUCH and value != getattr(Recipe, name) and any(other[name] != value for other in alike)
+    ]
+    return ", ".join([_kind(run), *changed])
 
 
 def _draw_line(axes: "Axes", kind: str, points: list[dict[str, Any]], number: int) -> None:
