@@ -4,6 +4,8 @@ import json
 import math
 import shutil
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -45,6 +47,20 @@ def test_training(run):
     assert borders == [(0, 3 * WARM_UP_END), (3 * WARM_UP_END, 3 * RAMP_END), (3 * RAMP_END, 3)]
 
 
+def test_training_hides_no_curve_and_leaves_no_hole(head_run, tmp_path):
+    drawing, _ = figures.draw_training(head_run)
+    drawing.draw_without_rendering()
+    loss, share, _ = drawing.axes
+    for axes in (loss, share):
+        assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1, "the legend is above"
+    assert drawing.get_suptitle().endswith("at the end")
+    for name in ("config.json", "metrics.jsonl"):
+        shutil.copy(head_run.folder / name, tmp_path)
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
+    assert figures.draw_training(RunFolder(tmp_path)).figure.get_suptitle().endswith("% after epoch 2 of 3")
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize(("size", "stride", "padding"), [(1, 1, 0), (3, 2, 1), (2, 1, "same")])
 def test_contributions_add_up_to_the_undivided_convolution(size, stride, padding):
@@ -66,6 +82,23 @@ def test_contributions(run):
     if not run.has_global_gate:
         assert (kept.sum(-1) == keep_count(layer.in_channels, 0.75)).all()
     assert spread_over_heads(DynamicGroupConv2d(4, 4, 1, heads=1), 9) == [0, 1, 2, 3]
+
+
+def test_long_names_of_classes_fit(head_run, monkeypatch):
+    long = [f"{name}: {'a very long name ' * 4}" for name in head_run.data.classes]
+    monkeypatch.setitem(vars(head_run), "data", replace(head_run.data, classes=long))
+    maps = figures.draw_maps(head_run).figure
+    maps.draw_without_rendering()
+    panels = [axes for axes in maps.axes if axes.get_ylabel()]
+    tops = [(label.y0, label.y1) for label in (axes.yaxis.label.get_window_extent() for axes in panels)]
+    assert len(tops) == 6
+    assert all(below[1] < above[0] for above, below in pairwise(tops)), "one below the other"
+    assert panels[0].get_ylabel() == "class\n0: a very …"
+    pair = figures.draw_contributions(head_run).figure
+    pair.draw_without_rendering()
+    first, second = (axes._left_title.get_window_extent() for axes in pair.axes[1:3])
+    assert first.x1 < second.x0
+    assert second.x1 < pair.bbox.x1
 
 
 def test_maps(run):
@@ -165,6 +198,7 @@ def test_time_split(head_run):
 def test_rate_sweep(run):
     _, numbers = figures.draw_rate_sweep(run, rates=(0.25, 0.5))
     assert numbers["rate"] == [0.25, 0.5, 0.75]
+    assert numbers["convention"] == "paper"
     assert numbers["macs"] == sorted(numbers["macs"], reverse=True)
     assert numbers["error"][-1] == pytest.approx(evaluate(run.model, run.data.test).error)
     images = next(iter(run.data.test.batches(1000, train=False)))[0]
@@ -272,7 +306,8 @@ def test_without_dynamic_layers(tmp_path):
         Recipe(model="condensenet20", stages=(1,), growth=(4,), image_size=8, epochs=1, batch_size=256), tmp_path / "r"
     )
     dense = RunFolder(tmp_path / "r")
-    _, numbers = figures.draw_training(dense)
+    drawing, numbers = figures.draw_training(dense)
     assert numbers["stages"] == []
+    assert len(drawing.axes) == 2, "no empty panel"
     made = {one.figure: one.reason for one in figures.make_figures([dense], tmp_path / "out")}
     assert [name for name, reason in made.items() if not reason] == ["training", "error_over_macs"]

@@ -25,6 +25,11 @@ def one_of_each_class(recording: Recording, classes: int, of_each: int = 1) -> t
     return recording.example_images[places], recording.example_labels[places].tolist(), places
 
 
+def shortened(name: str, letters: int) -> str:
+    """Names of classes can be long."""
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
+
+
 def show_image(axes: "Axes", image: Tensor, data: Data) -> None:
     """A normalised image ``[3, height, width]``, in the colours it had."""
     mean, std = torch.tensor(data.mean), torch.tensor(data.std)

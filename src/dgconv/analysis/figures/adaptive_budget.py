@@ -37,7 +37,7 @@ def draw_adaptive_budget(
     in_millions(left)
     left.set(xlabel="MACs of an image on average, all passes, millions", ylabel="test error, %")
     left.set_ylim(bottom=0)
-    left.set_title("Error over cost")
+    left.set_title("Error over cost ('paper' convention)")
     left.legend(loc="best")
     bottom = [0.0] * len(spendings)
     for number, rate in enumerate(rates):
@@ -54,6 +54,7 @@ def draw_adaptive_budget(
         figure,
         {
             "rates": list(rates),
+            "convention": "paper",
             "images": len(passes[0].correct),
             "adaptive": [asdict(spending) for spending in spendings],
             "fixed": [{"rate": p.rate, "error": p.error, "macs": p.mean_macs} for p in fixed],

@@ -7,10 +7,11 @@ from torch import Tensor
 from ...layers import DynamicGroupConv2d
 from ...layers.select import dynamic_layers
 from ..run_folder import RunFolder
-from ._images import one_of_each_class, show_image
+from ._images import one_of_each_class, shortened, show_image
 from .style import BLUE, GREY, RED, Drawing, entitle, in_house_style, new_figure
 
 OUTPUTS = 4
+CLASS_LETTERS = 24  # that fit above a panel
 
 
 @in_house_style
@@ -47,7 +48,9 @@ def draw_contributions(run: RunFolder, layer_name: str | None = None, outputs: i
             if row == len(shown) - 1:
                 axes.set_xlabel("input channel")
             if row == 0:
-                axes.set_title(f"image {'AB'[column]}: class {run.data.classes[labels[column]]}")
+                axes.set_title(
+                    f"image {'AB'[column]}: class {shortened(run.data.classes[labels[column]], CLASS_LETTERS)}"
+                )
     for column in range(min(2, len(shown))):
         axes = panels[column, 0]
         show_image(axes, images[column], run.data)

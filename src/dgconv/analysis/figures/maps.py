@@ -7,12 +7,13 @@ from torch import Tensor
 
 from ..record import LayerRecord
 from ..run_folder import RunFolder
-from ._images import one_of_each_class, show_image
+from ._images import one_of_each_class, shortened, show_image
 from .style import SALIENCY_MAP, Drawing, entitle, in_house_style, new_figure
 
 LAYERS_A_BLOCK = 4
 CHANNELS = 64
 CLASSES, OF_EACH = 3, 2
+CLASS_LETTERS = 11  # that fit beside an image
 
 
 @in_house_style
@@ -57,7 +58,7 @@ def draw_maps(run: RunFolder, classes: int = CLASSES, of_each: int = OF_EACH) ->
             panel.set_xlabel(f"the first {masks.shape[2]} channels", fontsize=8)
     for row, label in enumerate(labels):
         show_image(panels[row, 0], images[row], run.data)
-        panels[row, 0].set_ylabel(f"class {run.data.classes[label]}")
+        panels[row, 0].set_ylabel(f"class\n{shortened(run.data.classes[label], CLASS_LETTERS)}")
     bar = figure.colorbar(shade, ax=panels[:, 1:], location="bottom", shrink=0.4, aspect=40, pad=0.01)
     bar.set_label("saliency, as a share of the largest in its layer")
     bar.outline.set_visible(False)

@@ -20,7 +20,11 @@ def draw_rate_sweep(run: RunFolder, rates: Sequence[float] = RATES) -> Drawing:
     axes.set_ylim(bottom=0)
     cost = axes.twinx()
     (macs,) = cost.plot(
-        [p.rate for p in passes], [p.mean_macs / 1e6 for p in passes], "s-", color=ORANGE, label="MACs of an image"
+        [p.rate for p in passes],
+        [p.mean_macs / 1e6 for p in passes],
+        "s-",
+        color=ORANGE,
+        label="MACs of an image ('paper' convention)",
     )
     cost.set_ylabel("MACs of an image, millions")
     cost.set_ylim(bottom=0)
@@ -35,6 +39,7 @@ def draw_rate_sweep(run: RunFolder, rates: Sequence[float] = RATES) -> Drawing:
         figure,
         {
             "trained_rate": trained,
+            "convention": "paper",
             "rate": [p.rate for p in passes],
             "error": [p.error for p in passes],
             "macs": [p.mean_macs for p in passes],

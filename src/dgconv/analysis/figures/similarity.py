@@ -25,6 +25,7 @@ def draw_similarity(run: RunFolder, seed: int = 0) -> Drawing:
         axes.plot(places, curves[name], style, color=colour, label=f"{label}: {means[name]:.3f} on average")
     axes.fill_between(places, curves["other_classes"], curves["same_class"], color=BLUE, alpha=0.12, lw=0)
     axes.set(xlabel="dynamic layer, from the input on", ylabel="Jaccard index of the kept channels", ylim=(0, 1.02))
+    axes.set_xlim(0.3, len(places) + 0.7)  # there is no layer 0
     if len(places) <= 24:
         axes.set_xticks(places)
     figure.legend(loc="outside lower center", ncols=3)

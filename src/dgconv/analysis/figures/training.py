@@ -14,8 +14,10 @@ def draw_training(run: RunFolder) -> Drawing:
     metrics, recipe = run.metrics, run.recipe
     epochs = [line["epoch"] for line in metrics]
     has_stages = run.is_dynamic
-    figure = new_figure(5.6)
-    loss, share, rate = figure.subplots(3, 1, sharex=True, height_ratios=(3, 2, 2))
+    heights = (3, 2, 2) if has_stages else (3, 2)
+    figure = new_figure(0.8 * sum(heights))
+    panels = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    loss, rate = panels[0], panels[-1]
 
     def curve(axes: Any, key: str, label: str, colour: str, style: str = "-") -> None:
         values = [line.get(key) for line in metrics]
@@ -30,6 +32,7 @@ def draw_training(run: RunFolder) -> Drawing:
     rate.set_ylim(bottom=0)
     stages: list[dict[str, Any]] = []
     if has_stages:
+        share = panels[1]
         curve(share, "target_pruned_share", "schedule", GREY, "--")
         curve(share, "pruned_share", "measured on the test images", RED)
         stages = [
@@ -38,9 +41,7 @@ def draw_training(run: RunFolder) -> Drawing:
             {"name": "fine-tuning", "from": recipe.ramp_end * recipe.epochs, "to": float(recipe.epochs)},
         ]
         share.set(ylabel="pruned share", ylim=(0, 1), title="Share of the channels left out")
-    else:
-        share.set_visible(False)
-    for axes in (loss, share, rate):
+    for axes in panels:
         for stage, shade in zip(stages, SHADES, strict=False):
             axes.axvspan(stage["from"], stage["to"], color=shade, lw=0, zorder=-2)
         axes.grid(axis="x", visible=False)
@@ -52,10 +53,10 @@ def draw_training(run: RunFolder) -> Drawing:
             middle, 0.96, stage["name"], transform=share.get_xaxis_transform(), ha="center", va="top",
             rotation=90 if narrow else 0, color="#444444",
         )  # fmt: skip
-    loss.legend(loc="upper right")
-    if has_stages:
-        share.legend(loc="lower right")
-    entitle(figure, f"Training of {recipe.title}: test error {metrics[-1]['test_error']:.2f} % at the end")
+    for axes in panels[:-1]:  # beside the title: no other place is free of every curve
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=2)
+    when = "at the end" if epochs[-1] == recipe.epochs else f"after epoch {epochs[-1]} of {recipe.epochs}"
+    entitle(figure, f"Training of {recipe.title}: test error {metrics[-1]['test_error']:.2f} % {when}")
     keys = ("learning_rate", "target_pruned_share", "pruned_share", "train_loss", "test_loss", "test_error")
     return Drawing(
         figure, {"epoch": epochs, "stages": stages, **{key: [line.get(key) for line in metrics] for key in keys}}
