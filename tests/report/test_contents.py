@@ -40,6 +40,19 @@ def test_results(contents, report_runs):
         assert section.missing == []
 
 
+def test_runs_of_one_name_are_told_apart(changed_folder):
+    runs = [changed_folder({"epochs": 3 + number}, name=f"try{number}") for number in range(8)]
+    runs.append(changed_folder({"seed": 5}, name="other"))
+    contents = gather(runs, figures=())
+    name = runs[0].recipe.title
+    assert [section.title for section in contents.sections[:8]] == [f"{name} (try{number})" for number in range(8)]
+    assert contents.sections[8].title == runs[8].recipe.title
+    page = render(contents)
+    for number in range(9):
+        assert page.count(f'class="swatch run-{number}"') == 3, "in the table, above the curves and above its own part"
+        assert f".run-{number} {{" in page
+
+
 @pytest.mark.parametrize("name", ["imagenet_resnet18_dgc", "cifar10_condensenet86_dgc"])
 def test_results_beside_the_paper(name, changed_folder):
     recipe, reported = load_recipe(name), reported_of(name)
@@ -160,7 +173,7 @@ def test_steps_are_told(bare_folder):
     runs = [RunFolder(bare_folder), RunFolder(bare_folder)]
     gather(runs, figures=("layer_rates", "error_over_macs"), tell=told.append)
     assert len(told) == count_steps(2, ("layer_rates", "error_over_macs")) == 7
-    assert told[2] == "condensenet20_dgcg-digits, seed 1: layer rates"
+    assert told[2] == f"condensenet20_dgcg-digits, seed 1 ({bare_folder.name}): layer rates"
     assert count_steps(1, ALL_FIGURES) == 2 + len(ALL_FIGURES) - 2
 
 

@@ -179,8 +179,9 @@ def test_hostile_run_folder(browser_page, changed_folder, tmp_path):
     page = browser_page(DESKTOP)
     page.goto(file.as_uri())
     assert page.evaluate("typeof hacked") == "undefined"
-    assert texts(page, "h2 span")[0] == f"{HOSTILE}, seed 1"
-    assert json.loads(page.locator("#chart-data").text_content())["runs"] == [f"{HOSTILE}, seed 1"] * 2
+    title = f"{HOSTILE}, seed 1 (<b>folder)"
+    assert texts(page, "h2 span")[0] == title
+    assert json.loads(page.locator("#chart-data").text_content())["runs"] == [title] * 2
     assert page.locator("b, u, main i:not(.swatch)").count() == 0
     assert page.locator("img").count() == 2
     assert "</pre><script>" in page.locator("pre").first.text_content()

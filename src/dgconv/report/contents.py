@@ -76,7 +76,10 @@ def gather(
         if name not in ALL_FIGURES:
             raise unknown_name("figure", name, ALL_FIGURES)
     epochs = [read_metrics(run.folder) for run in runs]
-    sections = [_section(run, lines, figures, tell) for run, lines in zip(runs, epochs, strict=True)]
+    sections = [
+        _section(run, title, lines, figures, tell)
+        for run, title, lines in zip(runs, _titles(runs), epochs, strict=True)
+    ]
     pictures: list[Picture] = []
     left_out: list[Missing] = []
     if len(runs) > 1:
@@ -85,11 +88,19 @@ def gather(
     return Contents(sections, draw_charts(epochs), pictures, left_out)
 
 
-def _section(run: RunFolder, epochs: Epochs, figures: Collection[str], tell: Tell) -> Section:
+def _titles(runs: Sequence[RunFolder]) -> list[str]:
+    """Those that several have, as runs of one recipe with other settings do, with the name of the folder."""
+    titles = [run.recipe.title if "recipe" in run.config else run.name for run in runs]
+    return [
+        title if titles.count(title) == 1 else f"{title} ({run.folder.resolve().name})"
+        for title, run in zip(titles, runs, strict=True)
+    ]
+
+
+def _section(run: RunFolder, title: str, epochs: Epochs, figures: Collection[str], tell: Tell) -> Section:
     missing: list[Missing] = []
     if not epochs:
         missing.append(Missing("curves", "the run folder has no metrics.jsonl, or an empty one"))
-    title = run.recipe.title if "recipe" in run.config else run.name
     tell(f"{title}: results")
     result = result_of(run, epochs, missing)
     tell(f"{title}: layers")
