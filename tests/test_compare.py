@@ -5,6 +5,8 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from dgconv.cli import main
 from dgconv.compare import CompareSettings, Comparison
 from dgconv.compare.latency import measure_latencies
 from dgconv.compare.methods import RIVALS, as_it_runs
+from dgconv.compare.picture import figure_of
 from dgconv.compare.record import budget_note, to_markdown
 from dgconv.display import TrainingDisplay
 from dgconv.models import create_model
@@ -66,6 +69,26 @@ def test_writes_all_files(compared):
     assert text == to_markdown(Comparison.from_dict(written))
     assert text.count("\n|") == 2 + 3
     assert (compared / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("slowest", [1.5, 300.0])
+def test_times_can_be_read_from_the_picture(compared, slowest):
+    comparison = Comparison.from_dict(json.loads((compared / "compare.json").read_text()))
+    times = (0.11, 0.11, 0.11 * slowest)
+    methods = [
+        replace(method, latency_ms=time, latency_quartiles_ms=(time, time))
+        for method, time in zip(comparison.methods, times, strict=True)
+    ]
+    figure = figure_of(replace(comparison, methods=methods))
+    figure.draw_without_rendering()
+    axes = figure.axes[1]
+    low, high = axes.get_xlim()
+    shown = [tick.label1 for tick in axes.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert len(shown) >= 1
+    assert all(float(label.get_text()) for label in shown), "in plain digits"
+    boxes = [label.get_window_extent() for label in shown]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert not [tick for tick in axes.xaxis.get_minorticklabels() if tick.get_text()]
 
 
 def test_reuses_what_is_there_and_adds_a_seed(compared, capsys):

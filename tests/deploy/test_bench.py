@@ -53,6 +53,13 @@ def test_ratios_and_quartiles_are_those_of_the_times():
     assert rows[1].missing == "not installed"
 
 
+def test_long_names_fit_into_the_title_of_the_picture():
+    from dgconv.deploy.bench_picture import NAME_LETTERS, _end_of
+
+    assert _end_of("condensenet20_dgc") == "condensenet20_dgc"
+    assert _end_of("a" * 50 + "/run") == "…" + "a" * (NAME_LETTERS - 5) + "/run"
+
+
 def test_command(run, tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     threads_before = torch.get_num_threads()

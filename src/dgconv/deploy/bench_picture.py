@@ -8,6 +8,7 @@ from .bench_result import Bench, Measurement
 
 # told apart by colour-blind eyes
 COLOURS: dict[Kind, str] = {"dense": "#0072B2", "sgc": "#E69F00", "dgc": "#009E73", "model": "#009E73"}
+NAME_LETTERS = 32  # of a model or run folder, in the title
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
@@ -26,6 +27,8 @@ def draw_bench(bench: Bench, file: Path) -> None:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ..analysis.figures.style import entitle  # which imports this package
+
     batch_sizes = list(dict.fromkeys(measurement.batch_size for measurement in bench.measurements))
     threads = list(dict.fromkeys(measurement.threads for measurement in bench.measurements))
     bars = max(len(measurement.rows) for measurement in bench.measurements)
@@ -37,8 +40,16 @@ def draw_bench(bench: Bench, file: Path) -> None:
     size = "x".join(map(str, bench.input_size))
     machine = f"{bench.machine['hardware']}, torch {bench.machine['torch']}, {bench.machine['date']}"
     rate = "" if bench.pruning_rate is None else f", pruning rate {bench.pruning_rate:.3g}"
-    figure.suptitle(f"{bench.model}, {size}{rate}\n{machine}", fontsize=9)
+    entitle(
+        figure,
+        f"{_end_of(bench.model)}, {size}{rate}\n{machine}\nbeside the bars: speed-up over the fastest dense form",
+    )
     figure.savefig(file)
+
+
+def _end_of(name: str) -> str:
+    """The end says the most about a long path."""
+    return name if len(name) <= NAME_LETTERS else f"…{name[1 - NAME_LETTERS :]}"
 
 
 def _draw_panel(panel: "Axes", measurement: Measurement) -> None:  # type: ignore[name-defined]  # noqa: F821

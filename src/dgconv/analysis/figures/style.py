@@ -121,8 +121,9 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
 
 def entitle(figure: "Figure", text: str) -> None:
     """Names of runs can be long: the letters are made as small as the longest line needs."""
+    letters = TITLE_LETTERS * figure.get_figwidth() / WIDTH
     longest = max(map(len, text.splitlines()))
-    figure.suptitle(text, fontsize=min(TITLE_SIZE, TITLE_SIZE * TITLE_LETTERS / longest), parse_math=False)
+    figure.suptitle(text, fontsize=TITLE_SIZE * min(1, letters / longest), parse_math=False)
 
 
 def about_seeds(errors: Iterable[Sequence[float]]) -> str:
