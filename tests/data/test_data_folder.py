@@ -71,6 +71,41 @@ def test_a_file_name_that_is_not_text(tmp_path, write_images):
     assert labels(load(tmp_path).test) == [0, 0, 2, 2]
 
 
+def test_hidden_images_are_no_images_of_the_users(tmp_path, write_images):
+    """Copies that a notebook keeps would count twice, and what macOS leaves beside images is none."""
+    write_images(tmp_path, *TRAIN, *TEST, "test/cat/.ipynb_checkpoints/1-checkpoint.bmp")
+    (tmp_path / "test/cat/._1.bmp").write_bytes(b"no image")
+    assert labels(load(tmp_path).test) == [0, 2, 2]
+
+
+def test_linked_folders_are_read_each_once(tmp_path, write_images):
+    write_images(tmp_path, *TRAIN, *TEST, "more/7.png", "more/8.png")
+    (tmp_path / "test/cat/linked").symlink_to(tmp_path / "more")
+    (tmp_path / "test/cat/round").symlink_to(tmp_path / "test/cat")
+    (tmp_path / "more/back").symlink_to(tmp_path / "test/cat")
+    assert labels(load(tmp_path).test) == [0, 0, 0, 2, 2]
+
+
+def test_a_folder_called_like_an_image(tmp_path, write_images):
+    write_images(tmp_path, *TRAIN, *TEST, "test/cat/all.png/1.png")
+    assert labels(load(tmp_path).test) == [0, 0, 2, 2]
+
+
+def test_a_folder_that_cannot_be_read_is_told(tmp_path, write_images, monkeypatch):
+    """Else the training would go on with some of the images only."""
+    write_images(tmp_path, *TRAIN, *TEST)
+    scandir = os.scandir
+
+    def locked(place):
+        if str(place).endswith("deep"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", locked)
+    with pytest.raises(PermissionError, match="train/cat/deep"):
+        load(tmp_path)
+
+
 def refusal(root) -> str:
     with pytest.raises(UserError) as caught:
         load(root)

@@ -77,9 +77,32 @@ def _read_split(folder: Path, classes: list[str]) -> tuple[Files, Tensor]:
                 f"{class_folder} is a class that train/ does not have; it has {', '.join(classes[:6])}"
                 f"{', ...' if len(classes) > 6 else ''}. Rename or remove the folder, or add it to train/."
             )
-        images = sorted(path for path in class_folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+        images = _images_in(class_folder)
         if not images:
             raise not_found(class_folder, f"images ({', '.join(SUFFIXES)})", "Add some or remove the folder.")
         paths += images
         labels += [classes.index(class_folder.name)] * len(images)
     return Files(paths), torch.tensor(labels)
+
+
+def _images_in(class_folder: Path) -> list[Path]:
+    """Also in subfolders and linked ones. Nothing hidden: those are other programs' copies, as macOS's ._1.jpg."""
+    images: list[Path] = []
+    seen: set[str] = set()  # folders, each read once: a link to one above itself would never end
+    for place, folders, names in os.walk(class_folder, followlinks=True, onerror=_raise):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        images += [Path(place, name) for name in names if _is_image(name)]
+    return sorted(images)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read is not one without images."""
+    raise error
