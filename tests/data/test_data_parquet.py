@@ -307,6 +307,49 @@ def test_labels_that_are_no_classes_are_refused(both, write_parquet, noise):
     assert "--label-column" in message
 
 
+@pytest.mark.parametrize("file", ["train-00001-of-00002.parquet", TEST])
+def test_a_file_that_numbers_the_classes_otherwise_is_refused(both, write_parquet, noise, file):
+    """Its images would be learnt, or counted as wrong, under other names."""
+    root = both(train="train-00000-of-00002.parquet")
+    write_parquet(root / "train-00001-of-00002.parquet", noise(2), [0, 1])
+    write_parquet(root / file, noise(2), [0, 1], names=("a", "c", "b"))
+    assert f"{root / file} calls class 1 'c', and the first training file 'b'" in refusal(root)
+
+
+def test_class_names_that_only_one_split_has(both, write_parquet, noise):
+    root = both(names=None)
+    write_parquet(root / TEST, noise(2), [0, 1])
+    assert load_data("parquet", root).classes == ["0", "1", "2"]
+    write_parquet(root / TRAIN, noise(2), [0, 1])
+    write_parquet(root / TEST, noise(2), [0, 1], names=None)
+    assert load_data("parquet", root).classes == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("names", "classes"), [({"0": "a"}, ["0", "1", "2"]), ([7, 8, 9], ["7", "8", "9"])])
+def test_class_names_of_another_kind(both, names, classes):
+    root = both(extra_features={"label": {"_type": "ClassLabel", "names": names}})
+    assert load_data("parquet", root).classes == classes
+
+
+def test_files_of_different_writers(both, noise, encode):
+    """Some have small and some large arrays of bytes."""
+    root = both(train="train-00000-of-00002.parquet")
+    struct = pa.struct({"bytes": pa.large_binary()})
+    images = pa.array([{"bytes": encode(pixels)} for pixels in noise(2, seed=5)], struct)
+    pq.write_table(pa.table({"image": images, "label": [1, 2]}), root / "train-00001-of-00002.parquet")
+    data = load_data("parquet", root)
+    assert data.train.labels.tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2]
+    assert np.array_equal(data.train.images[-2:].permute(0, 2, 3, 1), np.stack(noise(2, seed=5)))
+
+
+@pytest.mark.parametrize("name", ["label", "image"])
+def test_two_columns_of_one_name_are_refused(both, name):
+    root = both()
+    table = pq.read_table(root / TEST)
+    pq.write_table(table.append_column(name, pa.array([0, 0, 0, 0])), root / TEST)
+    assert f"{root / TEST} has several columns {name!r}" in refusal(root)
+
+
 def test_hidden_labels_are_explained(both, write_parquet, noise):
     root = both()
     write_parquet(root / TEST, noise(2), [-1, -1])

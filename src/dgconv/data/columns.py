@@ -25,7 +25,23 @@ def find_columns(schema: pa.Schema, file: Path, label_column: str | None) -> Col
     """Read them off the schema of `file`; `label_column` overrules the choice of the label."""
     features = _features(schema)
     label = _label_column(schema, features, file, label_column)
-    return Columns(_image_column(schema, features, file), label, features.get(label, {}).get("names") or [])
+    return Columns(_image_column(schema, features, file), label, _class_names(features, label))
+
+
+def refuse_other_classes(schema: pa.Schema, file: Path, columns: Columns) -> None:
+    """A file in which the same number is another class: its labels would be read wrong without a word."""
+    names = _class_names(_features(schema), columns.label)
+    for number, (name, expected) in enumerate(zip(names, columns.classes, strict=False)):
+        if name != expected:
+            raise UserError(
+                f"{file} calls class {number} {name!r}, and the first training file {expected!r}. "
+                "Keep only the files of one data set in the folder, or save it again as one."
+            )
+
+
+def _class_names(features: dict[str, dict[str, Any]], label: str) -> list[str]:
+    names = features.get(label, {}).get("names")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:

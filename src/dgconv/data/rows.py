@@ -23,7 +23,7 @@ class Rows:
     def __init__(self, files: list[Path], columns: list[pa.ChunkedArray]) -> None:
         self.files = files
         self.ends = list(accumulate(map(len, columns)))
-        self.bytes = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
+        self.bytes = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.large_binary())
 
     def __len__(self) -> int:
         return len(self.bytes)
@@ -48,7 +48,7 @@ def read_schema(file: Path) -> pa.Schema:
 def read_rows(files: list[Path], columns: Columns) -> tuple[Rows, Tensor]:
     """The images and the labels (int64 [N]) of a split."""
     tables = [_read_table(file, columns) for file in files]
-    images = [pc.struct_field(table[columns.image], "bytes") for table in tables]
+    images = [_image_bytes(table[columns.image]) for table in tables]
     for file, column in zip(files, images, strict=True):
         if column.null_count:
             raise UserError(
@@ -71,11 +71,19 @@ def _read_table(file: Path, columns: Columns) -> pa.Table:
             f"{columns.label!r}, which the first training file has; its columns: {describe(schema)}. "
             "Keep only the files of one data set in the folder."
         )
+    for name in (columns.image, columns.label):
+        if schema.names.count(name) > 1:
+            raise UserError(f"{file} has several columns {name!r}. Save the data set with a name for each.")
     try:
         with pq.ParquetFile(file) as parquet:
             return parquet.read(columns=[columns.image, columns.label])
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(file, error) from error
+
+
+def _image_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of one type, though writers differ in theirs."""
+    return pc.struct_field(column, "bytes").cast(pa.large_binary())
 
 
 def _labels(column: pa.ChunkedArray, file: Path, columns: Columns) -> np.ndarray:
