@@ -1,6 +1,7 @@
 """Decoding whatever kind of image a data set holds into RGB."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -72,6 +73,25 @@ def test_pixels_of_no_known_range_are_refused(pixel):
 def test_a_palette_becomes_rgb():
     image = Image.new("RGB", (3, 3), (200, 0, 40)).convert("P", palette=Image.Palette.ADAPTIVE)
     assert np.asarray(decode(Memory(saved(image)), 0))[1, 1].tolist() == [200, 0, 40]
+
+
+def test_what_pillow_remarks_about_a_readable_image_is_not_repeated():
+    """Each worker would print it in each epoch."""
+    image = Image.new("RGB", (3, 3), (200, 0, 40)).quantize(2)
+    content = saved(image, transparency=bytes([255, 0]))
+    with warnings.catch_warnings(action="error"):
+        assert np.asarray(decode(Memory(content), 0))[1, 1].tolist() == [200, 0, 40]
+
+
+def test_a_lack_of_memory_is_no_corrupt_image(monkeypatch):
+    """Which could be skipped."""
+
+    def full(*arguments, **options):
+        raise MemoryError
+
+    monkeypatch.setattr(Image, "open", full)
+    with pytest.raises(MemoryError, match="for the image in image 0"):
+        decode(Memory(b""), 0)
 
 
 def test_decodes_all_in_order(noise, encode):

@@ -1,6 +1,7 @@
 """Encoded images, wherever they are stored, and decoding them with Pillow."""
 
 import sys
+import warnings
 from io import BytesIO
 from typing import Protocol
 
@@ -38,15 +39,20 @@ def decode(source: Encoded, index: int) -> Image.Image:
     try:
         content = source.read(index)
     except OSError as error:  # a disk gone is no corrupt image, and must not be skipped like one
-        raise UserError(f"{_problem(source, index, error)}; restore or remove it.") from error
+        raise UserError(f"{_problem(source, index, error.strerror or error)}; restore or remove it.") from error
     try:
-        return _rgb(Image.open(BytesIO(content), formats=FORMATS))
+        # Pillow's remarks about images that it reads all the same would come from each worker in each epoch
+        with warnings.catch_warnings(action="ignore"):
+            return _rgb(Image.open(BytesIO(content), formats=FORMATS))
+    except MemoryError:  # nor is that the image's fault
+        raise MemoryError(f"for the image in {source.where(index)}") from None
     except Exception as error:  # on damaged bytes Pillow's decoders raise nearly anything
         reason = "no known image format" if isinstance(error, Image.UnidentifiedImageError) else error
         raise CorruptImage(_problem(source, index, reason)) from error
 
 
 def _problem(source: Encoded, index: int, reason: object) -> str:
+    reason = str(reason).rstrip(".")
     return f"cannot read the image in {source.where(index)}: {reason}. Expected an intact {', '.join(FORMATS)} image"
 
 
