@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
+from dgconv.models import load_model
 from dgconv.models.mobilenetv2 import STAGES
 from dgconv.train import Recipe, resume, train
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
@@ -257,3 +258,21 @@ def test_a_run_without_a_whole_epoch_is_told_how_to_go_on(tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["eval", str(tmp_path)])
     assert f"Go on with: dgconv train --resume {tmp_path}" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_run_that_is_done_gets_back_a_file_that_was_deleted(tmp_path, name):
+    expected = train(Recipe(**SMALL | {"epochs": 1}), tmp_path).model.state_dict()
+    (tmp_path / name).unlink()
+    with pytest.raises(UserError, match=f"dgconv train --resume {tmp_path}"):
+        load_model(tmp_path)
+    resume(tmp_path)
+    model = load_model(tmp_path)
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in model.state_dict().items())
+
+
+def test_a_run_that_is_done_and_whole_is_left_as_it_is(tmp_path):
+    train(Recipe(**SMALL | {"epochs": 1}), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.suffix in (".safetensors", ".json")}
+    resume(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in before} == before

@@ -118,7 +118,10 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     try:
         tensors = load_file(path)
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: the run was not finished, or the file was moved") from None
+        raise UserError(
+            f"{path} is missing: the run was not finished, or the file was moved. "
+            f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {path.parent}"
+        ) from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None
     put_weights(model, tensors, path)
