@@ -3,13 +3,16 @@
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from processes import start_dgconv
+from torch.utils.data import DataLoader, Dataset
 
 import dgconv_command
 from dgconv import __version__, create_model, save_model
@@ -436,6 +439,38 @@ def test_what_a_careless_user_types(args, message, tmp_path, monkeypatch, capsys
     code, _, err = dgconv(capsys, *args)
     assert code == 2
     assert message in err
+
+
+class EndsItsWorker(Dataset):
+    def __init__(self, how):
+        self.how = how
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        self.how()
+
+
+def end_as_for_lack_of_memory():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ask_numpy_for_too_much():
+    np.empty(1 << 50)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork workers")
+@pytest.mark.parametrize("how", [end_as_for_lack_of_memory, ask_numpy_for_too_much])
+def test_a_worker_without_memory_is_told_in_a_line(how, monkeypatch, capsys):
+    loader = DataLoader(EndsItsWorker(how), num_workers=1, multiprocessing_context="fork")
+    monkeypatch.setattr("dgconv.cli._run", lambda args: list(loader))
+    code, _, err = dgconv(capsys, "eval")
+    assert code == 2
+    assert err.startswith("dgconv: there is not enough memory: ")
+    assert "DataLoader worker" in err
+    assert "fewer --workers" in err
+    assert err.count("\n") == 1
 
 
 def test_errors_of_ours_keep_their_traceback(monkeypatch):

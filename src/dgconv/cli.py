@@ -28,7 +28,9 @@ from .train.recipe import list_recipes, load_recipe, reported_of
 from .train_arguments import TrainRequest, parse_train, run_folders
 
 PACKAGE = Path(__file__).parent
-LESS = "Ask for less, with a smaller --batch-size, --image-size or --examples, or fewer networks at a time"
+LESS = "Ask for less: a smaller --batch-size, --image-size or --examples, fewer --workers or networks at a time"
+# What torch says of the machine's own memory, and of worker processes that had none or that the kernel ended for it.
+NO_MEMORY = ("DefaultCPUAllocator", "DataLoader worker (pid", "MemoryError in DataLoader worker")
 DISK_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 
 
@@ -299,7 +301,7 @@ def _run_politely(args: Sequence[str] | None) -> None:
 
 def _is_lack_of_memory(error: Exception) -> bool:
     """Of the GPU or of the machine; for the latter torch has no error of its own."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _first_line(error: Exception) -> str:
