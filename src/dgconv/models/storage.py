@@ -115,15 +115,13 @@ def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
+    again = f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {path.parent}"
     try:
         tensors = load_file(path)
     except FileNotFoundError:
-        raise UserError(
-            f"{path} is missing: the run was not finished, or the file was moved. "
-            f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {path.parent}"
-        ) from None
+        raise UserError(f"{path} is missing: the run was not finished, or the file was moved. {again}") from None
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None
+        raise UserError(f"{path} is damaged or not a safetensors file: {error}. {again}") from None
     put_weights(model, tensors, path)
 
 

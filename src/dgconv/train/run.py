@@ -31,7 +31,7 @@ from .method import TrainingMethod
 from .metrics import EVALUATING, EpochEnd, EpochMetrics, Evaluating
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
-from .run_state import put_back_missing_files, refuse_other_recipe, restore, take_checkpoint, write_epoch
+from .run_state import put_back_lost_files, refuse_other_recipe, restore, take_checkpoint, write_epoch
 from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
 from .threshold import GlobalThreshold, macs_per_saliency
 from .writer import BackgroundWriter
@@ -106,7 +106,7 @@ class Run:
         """
         if self.position.epoch == self.recipe.epochs:  # resumed after its end
             self.evaluation = self.evaluator(self.data.test)
-            put_back_missing_files(self)
+            put_back_lost_files(self)
         while self.position.epoch < self.recipe.epochs:
             yield from self._epoch()
         self.writer.wait()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.storage import CONFIG, WEIGHTS, copy_to_cpu, put_weights, save_config, save_weights
+from ..models.storage import WEIGHTS, copy_to_cpu, load_model, put_weights, save_config, save_weights
 from .checkpoint import (
     CHECKPOINT,
     Checkpoint,
@@ -61,11 +61,14 @@ def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
     save_checkpoint(run.folder, checkpoint)
 
 
-def put_back_missing_files(run: "Run") -> None:
+def put_back_lost_files(run: "Run") -> None:
     """Of a run that is done: all that a network is used with is in its checkpoint, too."""
     checkpoint = take_checkpoint(run)
-    if checkpoint and not all((run.folder / name).exists() for name in (WEIGHTS, CONFIG)):
-        write_epoch(run, checkpoint, is_best=False)
+    if checkpoint:
+        try:
+            load_model(run.folder)
+        except UserError:
+            write_epoch(run, checkpoint, is_best=False)
 
 
 def refuse_other_recipe(checkpoint: Checkpoint, recipe: Recipe, folder: Path) -> None:
