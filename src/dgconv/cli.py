@@ -24,6 +24,7 @@ from .cli_output import console, show, show_each
 from .data.load import refuse_unused_folder
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
+from .train.classes import load_data_of_run
 from .train.recipe import list_recipes, load_recipe, reported_of
 from .train_arguments import TrainRequest, parse_train, run_folders
 
@@ -146,7 +147,7 @@ def eval(
     refuse_unused_folder(data_dir, [recipe.data])
     recipe = replace(recipe, skip_corrupt_images=recipe.skip_corrupt_images or skip_corrupt_images)
     device = find_device()
-    model, data = load_model(run, device), recipe.load_data(data_dir)
+    model, data = load_model(run, device), load_data_of_run(run, recipe, data_dir)
     if pruning_rate is not None:
         if not can_set_rate(model):
             name = model.config["name"]
@@ -209,7 +210,7 @@ def macs(
         network, recipe = load_model(model), Recipe.of_run(Path(model))
         if input_size is None and recipe and needs_images(network):
             refuse_unused_folder(data_dir, [recipe.data])
-            images = images_to_measure(network, recipe.load_data(data_dir))
+            images = images_to_measure(network, load_data_of_run(Path(model), recipe, data_dir))
         input_size = input_size or input_size_of(Path(model), network)
     else:
         network = create_model(model, num_classes=num_classes, **options)

@@ -5,13 +5,16 @@ import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from processes import run_dgconv, start_dgconv
 from safetensors.torch import load_file, save_file
 
+from dgconv.analysis.run_folder import RunFolder
 from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
@@ -19,6 +22,7 @@ from dgconv.models import load_model
 from dgconv.models.mobilenetv2 import STAGES
 from dgconv.train import Recipe, resume, train
 from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
+from dgconv.train.classes import load_data_of_run, refuse_other_classes
 from dgconv.train.run import Run
 
 SMALL = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 256, "epochs": 4}
@@ -277,3 +281,55 @@ def test_a_run_that_is_done_and_whole_is_left_as_it_is(tmp_path):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.suffix in (".safetensors", ".json")}
     resume(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """A data set of image files with these classes; returns its folder."""
+
+    def write(name, *classes):
+        for split in ("train", "test"):
+            for number, label in enumerate(classes):
+                (tmp_path / name / split / label).mkdir(parents=True)
+                Image.new("RGB", (8, 8), (60 * number, 9, 9)).save(tmp_path / name / split / label / "1.png")
+        return str(tmp_path / name)
+
+    return write
+
+
+OTHER_CLASSES = {("b", "zebra"): r"number 0 was 'a', and is 'b'", ("a", "b", "c"): "2 of them, now 3"}
+
+
+@pytest.mark.parametrize("classes", OTHER_CLASSES)
+def test_other_classes_than_the_run_was_trained_on_are_refused(tmp_path, photos, capsys, classes):
+    """Their numbers mean something else, so the network would be wrong where it is right."""
+    recipe = Recipe(**SMALL | {"epochs": 1}, data="folder", data_dir=photos("then", "a", "b"), workers=0)
+    train(recipe, tmp_path / "run")
+    now = photos("now", *classes)
+    with pytest.raises(UserError, match=OTHER_CLASSES[classes]):
+        _ = RunFolder(tmp_path / "run", now).data
+    for command in ("train", "--resume"), ("eval",):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, str(tmp_path / "run"), "--data-dir", now])
+        assert ended.value.code == 2
+        assert f"other classes than the data set has: {OTHER_CLASSES[classes]}" in capsys.readouterr().err
+
+
+def test_classes_without_names_are_only_counted(tmp_path, data):
+    unnamed, named = replace(data, classes=["0", "1"]), replace(data, classes=["a", "b"])
+    refuse_other_classes(["a", "b"], unnamed, tmp_path)
+    refuse_other_classes(["0", "1"], named, tmp_path)
+    refuse_other_classes([], named, tmp_path)  # of a run that did not note them
+    with pytest.raises(UserError, match="3 of them, now 2"):
+        refuse_other_classes(["0", "1", "2"], named, tmp_path)
+
+
+def test_an_older_run_without_names_is_held_to_their_number(tmp_path, photos):
+    recipe = Recipe(**SMALL | {"epochs": 1}, data="folder", data_dir=photos("then", "a", "b"), workers=0)
+    train(recipe, tmp_path / "run")
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config.pop("classes") == ["a", "b"]
+    (tmp_path / "run/config.json").write_text(json.dumps(config))
+    assert load_data_of_run(tmp_path / "run", recipe, photos("named", "b", "c")).classes == ["b", "c"]
+    with pytest.raises(UserError, match="2 of them, now 3"):
+        load_data_of_run(tmp_path / "run", recipe, photos("more", "a", "b", "c"))

@@ -16,6 +16,7 @@ from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, load_model
 from ..models.storage import CONFIG, WEIGHTS, create_from_file, read_config
 from ..pruning import what_is_left
+from ..train.classes import load_data_of_run
 from ..train.evaluate import Evaluation, evaluate
 from ..train.logs import read_metrics
 from ..train.recipe import Recipe
@@ -92,7 +93,7 @@ class RunFolder:
 
     @cached_property
     def data(self) -> Data:
-        return self.recipe.load_data(self.data_dir)
+        return load_data_of_run(self.folder, self.recipe, self.data_dir)
 
     @property
     def is_dynamic(self) -> bool:

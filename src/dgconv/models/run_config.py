@@ -44,6 +44,7 @@ class RunConfig(TypedDict, total=False):
     model: ModelOptions
     recipe: dict[str, Any]  # checked when a Recipe is made of it
     input_size: tuple[int, int, int]
+    classes: list[str]
     epochs_done: int
     environment: Environment
     measured_macs: Macs

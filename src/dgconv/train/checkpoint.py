@@ -39,6 +39,7 @@ class Checkpoint:
     position: Position
     recipe: dict[str, Any]
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    classes: list[str] = field(default_factory=list)  # of the data set; older ones do not say
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         return {name[len(prefix) + 1 :]: t for name, t in self.tensors.items() if name.startswith(prefix + ".")}
@@ -46,7 +47,8 @@ class Checkpoint:
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """On a full disk the old checkpoint stays."""
-    text = {"position": json.dumps(asdict(checkpoint.position)), "recipe": json.dumps(checkpoint.recipe)}
+    parts = {"position": asdict(checkpoint.position), "recipe": checkpoint.recipe, "classes": checkpoint.classes}
+    text = {name: json.dumps(part) for name, part in parts.items()}
     write_atomically(folder / CHECKPOINT, save(checkpoint.tensors, metadata=text))
 
 
@@ -73,6 +75,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             read_values(Position, json.loads(text["position"]), "its position"),
             Recipe.from_dict(json.loads(text["recipe"]), str(path)).to_dict(),
             tensors,
+            list(map(str, json.loads(text.get("classes", "[]")))),
         )
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} is damaged or not a checkpoint of dgconv: {error}") from None

@@ -20,6 +20,7 @@ from ..models import ImageClassifier
 from ..models.storage import save_weights, snapshot
 from ..ops.overlap import overlapping
 from .checkpoint import Checkpoint, Position, save_checkpoint
+from .classes import refuse_other_classes
 from .diagnose import Diverged, first_bad_layer
 from .distributed import any_rank, rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
@@ -308,6 +309,7 @@ def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Check
     _refuse_uneven_shares(recipe, data)
     if resume_from:
         refuse_other_recipe(resume_from, recipe, folder)
+        refuse_other_classes(resume_from.classes, data, folder)
     model = _build_model(recipe, data)
     make_optimizer(model, recipe, torch.device("cpu"), steps=1)
     if recipe.mac_budget is not None:

@@ -18,6 +18,7 @@ from .checkpoint import (
     restore_random_states,
     save_checkpoint,
 )  # fmt: skip
+from .classes import refuse_other_classes
 from .distributed import gather_over_ranks, rank, sum_over_ranks, world_size
 from .optimizer import momenta
 from .recipe import Recipe
@@ -43,7 +44,7 @@ def take_checkpoint(run: "Run") -> Checkpoint | None:
         "library": {str(index): values for index, values in enumerate(library)},
     }
     tensors = {f"{part}.{name}": copy_to_cpu(tensor) for part, named in parts.items() for name, tensor in named.items()}
-    return Checkpoint(position, run.recipe.to_dict(), tensors)
+    return Checkpoint(position, run.recipe.to_dict(), tensors, run.data.classes)
 
 
 def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
@@ -51,6 +52,7 @@ def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
     extra = {
         "recipe": run.recipe.to_dict(),
         "input_size": run.data.input_size,
+        "classes": run.data.classes,
         "epochs_done": checkpoint.position.epoch,
         "environment": run.environment,
     }
@@ -80,6 +82,7 @@ def refuse_other_recipe(checkpoint: Checkpoint, recipe: Recipe, folder: Path) ->
 def restore(run: "Run", checkpoint: Checkpoint) -> None:
     """Every rank takes its share."""
     refuse_other_recipe(checkpoint, run.recipe, run.folder)
+    refuse_other_classes(checkpoint.classes, run.data, run.folder)
     put_weights(run.model, checkpoint.part("model"), run.folder / CHECKPOINT)
     with torch.no_grad():
         for name, momentum in momenta(run.model, run.optimizer).items():
