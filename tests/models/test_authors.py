@@ -397,7 +397,10 @@ def bad_files(state) -> dict[str, tuple[bytes, str]]:
             "expected a dict with the entry 'state_dict', got one with features.init_conv.weight",
         ),
         "list": (written([1, 2]), "expected a dict with the entry 'state_dict', got list"),
-        "numbers": (written({"state_dict": {"a": 1}}), "nothing but tensors, got a"),
+        "numbers": (written({"state_dict": {"a": 1}}), "nothing but tensors of plain numbers, got a"),
+        "sparse": (written({"state_dict": {"a": torch.eye(2).to_sparse()}}), "plain numbers, got a"),
+        "complex": (written({"state_dict": {"a": torch.eye(2).to(torch.complex64)}}), "plain numbers, got a"),
+        "shapes": (written({"state_dict": {"a": torch.eye(2, device="meta")}}), "plain numbers, got a"),
         "nothing": (written({"state_dict": {}}), "got nothing"),
     }
 

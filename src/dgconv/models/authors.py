@@ -132,9 +132,16 @@ def _read(path: Path) -> _Checkpoint:
     if not isinstance(state, dict):
         got = f"one with {_some(map(str, content))}" if isinstance(content, dict) else type(content).__name__
         raise UserError(f"{path}: expected a dict with the entry 'state_dict', got {got}")
-    if strange := [str(key) for key, value in state.items() if not isinstance(value, Tensor)]:
-        raise UserError(f"{path}: 'state_dict' must hold nothing but tensors, got {_some(strange)}")
+    if strange := [str(key) for key, value in state.items() if not _is_plain(value)]:
+        raise UserError(f"{path}: 'state_dict' must hold nothing but tensors of plain numbers, got {_some(strange)}")
     return _Checkpoint(path, {str(key).removeprefix("module."): value for key, value in state.items()})
+
+
+def _is_plain(value: object) -> bool:
+    """A tensor with numbers in it that can be copied: not sparse, quantized, complex or only a shape."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return False
+    return not (value.is_meta or value.is_quantized or value.is_complex())
 
 
 def _condensenet(checkpoint: _Checkpoint, stem: str | None) -> tuple[str, dict[str, Any], dict[str, str]]:
