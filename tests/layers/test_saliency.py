@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from dgconv.layers import SaliencyGenerator
-from dgconv.layers.saliency import hidden_width
+from dgconv.errors import UserError
+from dgconv.layers import DynamicGroupConv2d, SaliencyGenerator
+from dgconv.layers.saliency import hidden_width, passing_overflow
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,19 @@ def test_starts_with_unit_bias_and_kaiming_scale():
     assert (generator.bias == 1).all()
     assert generator.weight1.std().item() == pytest.approx((2 / 640) ** 0.5, rel=0.05)
     assert generator.weight2.std().item() == pytest.approx((2 / 40) ** 0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("gate", ["head", "global"])
+def test_an_image_that_overflows_leaves_the_others_alone(gate):
+    layer = DynamicGroupConv2d(8, 8, 3, heads=2, gate=gate).eval()
+    x = torch.randn(3, 8, 5, 5)
+    expected = layer(x)
+    x[1] *= torch.inf
+    with pytest.raises(UserError, match="in image 1 of the batch"):
+        layer(x)
+    with passing_overflow():
+        out = layer(x)
+    assert not out[1].isfinite().any()
+    torch.testing.assert_close(out[[0, 2]], expected[[0, 2]])
+    with pytest.raises(UserError):
+        layer(x)

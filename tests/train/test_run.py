@@ -1,5 +1,6 @@
 """One run, step by step: what it trains on, what it tells and what it writes."""
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 from itertools import count, islice
@@ -18,6 +19,7 @@ from dgconv.train import Recipe, set_progress
 from dgconv.train import run as run_module
 from dgconv.train.checkpoint import load_checkpoint
 from dgconv.train.diagnose import Diverged
+from dgconv.train.logs import read_metrics
 from dgconv.train.losses import LassoReading, angle_loss, lasso_loss, take_saliencies
 from dgconv.train.optimizer import generator_weight_decay
 from dgconv.train.run import Run
@@ -195,3 +197,21 @@ def test_a_new_network_has_seen_nothing(begin):
     norms = [module for module in begin().model.modules() if isinstance(module, nn.BatchNorm2d)]
     assert norms
     assert all(norm.num_batches_tracked == 0 for norm in norms)
+
+
+def test_images_that_overflow_in_an_evaluation_do_not_end_the_training(begin, tmp_path):
+    run = begin(epochs=2)
+    steps = run.advance()
+    assert [next(steps) for _ in range(run.steps_per_epoch)] == [None, None]
+    norms = [module for module in run.model.modules() if isinstance(module, nn.BatchNorm2d)]
+    means = [norm.running_mean.clone() for norm in norms]
+    for norm in norms:
+        norm.running_mean.fill_(-1e38)  # as if they had seen nothing like the test images
+    first = next(steps)
+    for norm, mean in zip(norms, means, strict=True):
+        norm.running_mean.copy_(mean)
+    *_, last = steps
+    assert (first.epoch, last.epoch) == (1, 2)
+    assert not math.isfinite(first.test_loss)
+    assert math.isfinite(last.test_loss)
+    assert [line["test_loss"] is None for line in read_metrics(tmp_path)] == [True, False]

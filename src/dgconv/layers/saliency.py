@@ -1,6 +1,9 @@
 """The saliency generator: a score for every input channel, per image and head (the paper's equation 5)."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +14,22 @@ from ..ops.transforms import transforming
 from ._conv import full_precision
 
 HALVE_BELOW = 80  # the authors' code halves the squeeze of narrow layers
+
+
+_OVERFLOW_PASSES: ContextVar[bool] = ContextVar("overflow passes", default=False)
+
+
+@contextmanager
+def passing_overflow() -> Iterator[None]:
+    """Images that overflow are computed to their end, as on a GPU always; they change nothing about the others.
+
+    For a network under training: in its first epochs, while its batch norms have seen little, single test images do.
+    """
+    token = _OVERFLOW_PASSES.set(True)
+    try:
+        yield
+    finally:
+        _OVERFLOW_PASSES.reset(token)
 
 
 def hidden_width(channels: int, squeeze: int, halve_squeeze: bool = True) -> int:
@@ -102,4 +121,4 @@ class SaliencyGenerator(nn.Module):
 def _can_look(values: Tensor) -> bool:
     """Looking at values is free on a CPU; it would stall a GPU, and a graph under capture or a vmap has none."""
     has_values = type(values) is Tensor and not torch.compiler.is_compiling() and not transforming()
-    return has_values and values.device.type == "cpu"
+    return has_values and values.device.type == "cpu" and not _OVERFLOW_PASSES.get()

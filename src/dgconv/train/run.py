@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..data import Data
 from ..environment import describe_environment
 from ..errors import UserError
+from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..models.storage import save_weights, snapshot
@@ -152,9 +153,10 @@ class Run:
         self.method.end_epoch(progress)
         threshold = self.threshold.update(progress)
         started = time.perf_counter()
-        if self.mac_budget:
-            threshold = self.mac_budget.update(self._images_to_measure(), progress)
-        evaluation = self.evaluator.begin(self.data.test)
+        with passing_overflow():
+            if self.mac_budget:
+                threshold = self.mac_budget.update(self._images_to_measure(), progress)
+            evaluation = self.evaluator.begin(self.data.test)
         return EpochEnd(progress, loss_sum, wrong, int(skipped), threshold, trained, started, evaluation)
 
     def _finish_epoch(self, end: EpochEnd) -> EpochMetrics:
