@@ -154,7 +154,7 @@ def test_interrupted_it_goes_on(tmp_path, capsys, monkeypatch):
         (["--budget", "0"], "above 0 and up to 1, got 0"),
         (["--budget", "1.5"], "above 0 and up to 1, got 1.5"),
         (["--seeds", "1", "1"], "seeds must differ"),
-        (["--epochs", "0"], "epochs must be at least 1"),
+        (["--epochs", "0"], "epochs must be a whole number from 1"),
         (["--methods", "dense,lccn", "--budget", "0.05"], "lccn cannot bring resnet20 to 0.05 of its MACs"),
         (["--methods", "sfp", "--budget", "0.01"], "pruning cannot bring ResNet to 0.01"),
     ],
