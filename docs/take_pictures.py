@@ -1,8 +1,8 @@
-"""Takes the README's pictures of the explorer and the report, in a headless Chromium.
+"""Takes the README's picture of the explorer, in a headless Chromium.
 
-    python docs/take_pictures.py RUN [RUN ...] [--data-dir DIR]
+    python docs/take_pictures.py RUN [--data-dir DIR]
 
-The explorer shows the first run, the report all of them. Needs the extra ``test`` and Chromium.
+Needs the extra ``test`` and Chromium.
 """
 
 import argparse
@@ -20,24 +20,20 @@ SHOWN = ("--images", "0", "2", "4", "6", "8", "10", "11", "13", "15", "20", "25"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("runs", nargs="+", help="run folders with their weights")
+    parser.add_argument("run", help="run folder with its weights")
     parser.add_argument("--data-dir", help="folder of the data set, if it is no longer where it was")
     args = parser.parse_args()
     data = ["--data-dir", args.data_dir] if args.data_dir else []
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        explorer, report = Path(folder) / "explore.html", Path(folder) / "report.html"
+        explorer = Path(folder) / "explore.html"
         dgconv = [sys.executable, "-m", "dgconv"]
         rates = ["--rates", "0.5", "0.75"]
-        subprocess.run([*dgconv, "explore", args.runs[0], *data, *SHOWN, *rates, "--out", explorer], check=True)
-        subprocess.run([*dgconv, "report", *args.runs, *data, "--no-figures", "--out", report], check=True)
+        subprocess.run([*dgconv, "explore", args.run, *data, *SHOWN, *rates, "--out", explorer], check=True)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1180, "height": 1300})
         page.goto(explorer.as_uri())
         compare_two(page)
         page.screenshot(path=DOCS / "explore.png")
-        page.set_viewport_size({"width": 1180, "height": 1100})
-        page.goto(report.as_uri())
-        page.screenshot(path=DOCS / "report.png")
         browser.close()
 
 

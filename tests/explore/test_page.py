@@ -50,7 +50,7 @@ def shown_macs(page, letter="A"):
     strong = page.locator(f"#card-{letter} .macs")
     exact = int(re.sub(r"\D", "", strong.get_attribute("title")))
     assert strong.inner_text() == f"{exact / 1e6:#.3g} M MACs", "the printed number is that one"
-    assert page.locator(f"#card-{letter} .of").inner_text().endswith("‘paper’ convention")
+    assert page.locator("#about").inner_text().endswith("MACs by the ‘paper’ convention")
     return exact
 
 

@@ -18,7 +18,7 @@ from .gate import GlobalGate, HeadGate, keep_count
 from .learned_group_conv import LearnedGroupConv2d
 from .low_cost_collaboration import LowCostCollaborativeConv2d
 from .method import MethodLayer
-from .saliency import SaliencyGenerator
+from .saliency import SaliencyGenerator, passing_overflow
 from .standard_group_conv import StandardGroupConv2d
 from .static import halve_classifier, to_static_
 
@@ -34,6 +34,7 @@ __all__ = [
     "to_static_",
     "halve_classifier",
     "SaliencyGenerator",
+    "passing_overflow",
     "HeadGate",
     "GlobalGate",
     "keep_count",

@@ -23,7 +23,8 @@ _OVERFLOW_PASSES: ContextVar[bool] = ContextVar("overflow passes", default=False
 def passing_overflow() -> Iterator[None]:
     """Images that overflow are computed to their end, as on a GPU always; they change nothing about the others.
 
-    For a network under training: in its first epochs, while its batch norms have seen little, single test images do.
+    For evaluations of a network under training: in its first epochs, while its batch norms have seen little, single
+    images do. A loss over them is no number.
     """
     token = _OVERFLOW_PASSES.set(True)
     try:
@@ -109,7 +110,8 @@ class SaliencyGenerator(nn.Module):
             raise UserError(
                 f"the input holds NaN or infinite values in image {', '.join(map(str, images[:8]))} of the "
                 f"batch ({len(images)} in all); every value must be finite. Check the data and the learning rate; "
-                "a network that was never trained overflows in eval mode, its batch norms having no statistics yet"
+                "a network that was never trained overflows in eval mode, its batch norms having no statistics yet. "
+                "In its first epochs single images may: evaluate it within dgconv.layers.passing_overflow()"
             )
         return pooled
 

@@ -56,7 +56,7 @@ function cost(look, denseMacs, keptShare) {
       "span",
       { className: "of" },
       `${formatPercent(look.macs / denseMacs)} of the dense ${formatMacs(denseMacs)} · ` +
-        `${formatPercent(keptShare)} of the channels · ‘paper’ convention`,
+        `${formatPercent(keptShare)} of the channels`,
     ),
   );
   return element("div", { className: "cost" }, line, bar(look.macs / denseMacs));

@@ -219,7 +219,8 @@ function listenToWindow() {
 function start() {
   const gate = data.gate === "global" ? "one threshold for all layers" : "as many channels in every head";
   $("run").textContent = data.run;
-  $("about").textContent = `${data.model} · ${data.data} · ${data.layers.length} dynamic layers, ${gate}`;
+  const layers = `${data.layers.length} dynamic layers, ${gate}`;
+  $("about").textContent = `${data.model} · ${data.data} · ${layers} · MACs by the ‘paper’ convention`;
   for (const control of document.querySelectorAll(".live")) control.hidden = !source.upload;
   data.images.forEach(addThumb);
   $("layers").append(...grids.map((grid) => grid.section));
