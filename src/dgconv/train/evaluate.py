@@ -64,13 +64,14 @@ class Evaluator:
         with evaluating(self.model):
             for x, target in batches:
                 logits = self._forward(x)
-                five = logits.topk(min(5, logits.shape[1]), dim=1).indices  # the first of them is the answer
+                answers = logits.isfinite().all(1)  # an image that overflows has none, whatever its largest logit is
+                five = logits.topk(min(5, logits.shape[1]), dim=1).indices
                 seen += len(target)
                 sums += torch.stack(
                     [
                         F.cross_entropy(logits, target, reduction="sum"),
-                        (logits.argmax(1) != target).sum(),
-                        len(target) - (five == target[:, None]).sum(),
+                        len(target) - (answers & (logits.argmax(1) == target)).sum(),
+                        len(target) - (answers & (five == target[:, None]).any(1)).sum(),
                     ]
                 ).double()
         counts, gates = torch.tensor([seen, sum(skipped)], device=self.device), self.gates.clone()
