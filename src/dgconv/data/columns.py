@@ -28,7 +28,7 @@ def find_columns(schema: pa.Schema, file: Path, label_column: str | None) -> Col
     return Columns(_image_column(schema, features, file), label, _class_names(features, label))
 
 
-def refuse_other_classes(schema: pa.Schema, file: Path, columns: Columns) -> None:
+def refuse_other_numbering(schema: pa.Schema, file: Path, columns: Columns) -> None:
     """A file in which the same number is another class: its labels would be read wrong without a word."""
     names = _class_names(_features(schema), columns.label)
     for number, (name, expected) in enumerate(zip(names, columns.classes, strict=False)):

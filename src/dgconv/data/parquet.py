@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from .base import Data
-from .columns import find_columns, refuse_other_classes
+from .columns import find_columns, refuse_other_numbering
 from .corrupt import CorruptImages
 from .decode import decode_all, first_size
 from .encoded_split import IMAGE_SIZE, EncodedSplit
@@ -33,7 +33,7 @@ def load_parquet(
     train_files, test_files = find_shards(root)
     columns = find_columns(read_schema(train_files[0]), train_files[0], label_column)
     for file in (*train_files[1:], *test_files):
-        refuse_other_classes(read_schema(file), file, columns)
+        refuse_other_numbering(read_schema(file), file, columns)
     train_rows, train_labels = read_rows(train_files, columns)
     if not columns.classes:
         columns = replace(columns, classes=[str(number) for number in range(int(train_labels.max()) + 1)])

@@ -5,8 +5,9 @@ from typing import Any, Literal
 
 from torch import nn
 
+from ..ops.geometry import Pair
 from .calls import Call, Slot, to_planes
-from .graph import Activation, Conv, GlobalPool, Norm, Pair, Pointwise, Pool, Step, Torch
+from .graph import Activation, Conv, GlobalPool, Norm, Pointwise, Pool, Step, Torch
 
 ONE_PIXEL = ("one pixel",)
 

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-Pair = tuple[int, int]
+from ..ops.geometry import Pair
+
 Activation = Literal["identity", "relu", "relu6"]
 
 

@@ -1,7 +1,8 @@
 """The shape of every value of a graph, for one input shape."""
 
 from ..errors import UserError
-from .graph import Concat, Conv, GlobalPool, Graph, Linear, Pair, Pointwise, Pool, Step, Torch, values_read
+from ..ops.geometry import Pair
+from .graph import Concat, Conv, GlobalPool, Graph, Linear, Pointwise, Pool, Step, Torch, values_read
 
 Shape = tuple[int, ...]  # of one image: planes (channels, height, width), or a row (features,)
 

@@ -94,9 +94,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
 
 
 def option_kinds(name: str) -> dict[str, Any]:
-    """The types of what ``create_model`` takes for a model, as far as layer and backbone tell them."""
-    if name not in list_models():
-        raise unknown_name("model", name, list_models())
+    """The types of what ``create_model`` takes for a model there is, as far as layer and backbone tell them."""
     backbone_name, _, method_name = name.partition("_")
     layer = METHODS[method_name].layer
     of_layer = get_type_hints(layer.__init__) if isinstance(layer, type) else {}  # type: ignore[misc]
