@@ -83,8 +83,8 @@ def compare(
     try:
         comparison = run_comparison(settings, folder, device=find_device(device), watchers=watchers)
     except Stopped as stopped:
-        print(f"dgconv: stopped and saved in {folder}. The same command goes on from there", file=sys.stderr)
-        sys.exit(128 + stopped.number)
+        print(f"dgconv: {stopped.telling(f'The same command goes on with what is in {folder}')}", file=sys.stderr)
+        sys.exit(stopped.exit_status)
     show(comparison.to_dict(), json, lambda _: print_comparison(console, comparison, folder))
 
 

@@ -522,15 +522,21 @@ def test_each_network_that_diverges_is_told(tmp_path):
         {"image_size": 8},
         {"label_column": "fine_label"},
         {"skip_corrupt_images": True},
-        {"cutout": 4},
     ],
     ids=lambda other: next(iter(other)),
 )
 def test_networks_share_a_data_set_if_it_is_the_same(monkeypatch, other):
-    monkeypatch.setattr(Recipe, "load_data", lambda recipe: object())
+    monkeypatch.setattr(Recipe, "load_images", lambda recipe: object())
     load = _Loader(torch.device("cpu"))
     assert load(Recipe(epochs=1)) is load(Recipe(epochs=2))
     assert load(Recipe(**other)) is not load(Recipe())
+
+
+def test_networks_with_cutout_share_the_images_of_those_without():
+    load = _Loader(torch.device("cpu"))
+    plain, blanked = load(Recipe()), load(Recipe(cutout=8))
+    assert blanked.train.images is plain.train.images
+    assert (plain.train.cutout, blanked.train.cutout) == (0, 8)
 
 
 def test_clipped_gradients_move_the_weights_less(tmp_path):

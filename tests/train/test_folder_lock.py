@@ -8,7 +8,6 @@ import time
 import pytest
 from processes import FORKSERVER
 
-from dgconv.compare.runs import _clear
 from dgconv.errors import UserError
 from dgconv.train import Recipe, resume, train, train_all
 from dgconv.train.folder_lock import LOCK, content_of, locked
@@ -90,11 +89,8 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     resume(tmp_path)
 
 
-def test_a_comparison_does_not_clear_a_run_under_way(tmp_path):
+def test_leftovers_of_a_run_under_way_are_not_removed(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
-    (tmp_path / "tensorboard").mkdir()
     with locked([tmp_path]), pytest.raises(UserError, match="is in use"):
-        _clear(tmp_path)
-    assert len(content_of(tmp_path)) == 2
-    _clear(tmp_path)
-    assert content_of(tmp_path) == []
+        train_all([(RECIPE, tmp_path)], resuming="begun")
+    assert len(content_of(tmp_path)) == 1

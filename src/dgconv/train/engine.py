@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -16,12 +17,14 @@ from .checkpoint import CHECKPOINT, Checkpoint, disk_trouble, load_checkpoint
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank
 from .folder_lock import content_of, locked, remove_if_empty
+from .leftovers import remove_leftovers
 from .recipe import Recipe
 from .run import Run, refuse_mistakes
 from .side_by_side import Queue, Result, Silent, Watcher, save_for_good
-from .stop import TimeLimit, stop_requests
+from .stop import Stopped, TimeLimit, stop_requests
 
 SIDE_BY_SIDE = 6  # networks that fill an H200 (benchmarks/side_by_side.py); with more, each only takes longer
+Resuming = bool | Literal["begun"]
 
 
 def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
@@ -41,7 +44,7 @@ def train_all(
     *,
     device: str = "cpu",
     watcher: Watcher | None = None,
-    resuming: bool = False,
+    resuming: Resuming = False,
     time_limit: TimeLimit | None = None,
     side_by_side: int | None = None,
 ) -> list[Result]:
@@ -50,9 +53,10 @@ def train_all(
     The default is 6 on a GPU, each on a stream of its own, and 1 on a CPU.
 
     A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
-    ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed.
-    Nobody else can train in them meanwhile. A network that diverges is told at the end, after the others are trained.
-    Once a time limit is over, all are saved and :class:`Stopped` is raised, as after Ctrl-C.
+    ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed: all of
+    them, or with ``resuming="begun"`` those that have a checkpoint, so that the same call can be made until all is
+    trained. Nobody else can train in them meanwhile. A network that diverges is told at the end, after the others are
+    trained. Once a time limit is over, all are saved and :class:`Stopped` is raised, as after Ctrl-C.
     """
     folders = [Path(folder) for _, folder in jobs]
     _check_folders(folders)
@@ -86,7 +90,7 @@ def train_all(
         queue = Queue(begin, len(jobs), at_once, watcher, target)
         if queue.drive(stop):
             for index in queue.waiting:
-                if not found[index]:
+                if not found[index] and resuming != "begun":
                     save_for_good(begin(index))  # where it begins, so that it can be resumed, too
             unfinished = [*queue.under_way, *queue.waiting]
             raise stop.stopped([folders[index] for index in unfinished], queue.diverged)
@@ -110,10 +114,10 @@ def _check_folders(folders: list[Path]) -> None:
 
 
 @contextmanager
-def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Iterator[None]:
+def _holding(folders: list[Path], resuming: Resuming, device: torch.device) -> Iterator[None]:
     """Run folders, made if they are new. Only the first rank writes, so it holds them for all, before others read.
 
-    Where a mistake of the user's ends the training before anything is written, new ones go again.
+    Where a mistake of the user's, or a stop, ends the training before anything is written, new ones go again.
     """
     refusal: UserError | None = None
     new: list[Path] = []
@@ -124,16 +128,20 @@ def _holding(folders: list[Path], resuming: bool, device: torch.device) -> Itera
                     check_folder(folder)
                     if not resuming:
                         _refuse_content(folder)  # before a lock is added to it
+                    if resuming is not True:
                         new += [] if folder.exists() else [folder]
                         folder.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(folders))
+                if resuming == "begun":
+                    for folder in folders:
+                        remove_leftovers(folder)
             except UserError as error:
                 refusal = error
         if any_rank(refusal is not None, device):
             raise refusal or UserError("nothing is trained here; the first process says why")
         try:
             yield
-        except UserError:
+        except (UserError, Stopped):
             for folder in new:
                 remove_if_empty(folder)
             raise
@@ -153,9 +161,10 @@ def _refuse_content(folder: Path) -> None:
         raise UserError(f"{folder} exists and is not empty; name another folder with --out, or use --resume")
 
 
-def _checkpoint_for(folder: Path, resuming: bool) -> Checkpoint | None:
+def _checkpoint_for(folder: Path, resuming: Resuming) -> Checkpoint | None:
     """What to go on from: asked for, or because torchrun has started this group again."""
-    if resuming or (is_restart() and (folder / CHECKPOINT).exists()):
+    where_begun = resuming == "begun" or is_restart()
+    if resuming is True or (where_begun and (folder / CHECKPOINT).exists()):
         return load_checkpoint(folder)
     if rank() == 0:
         _refuse_content(folder)  # again: until it was held, others could write there
@@ -182,18 +191,21 @@ class _Loader:
         self.on_device: dict[object, Data] = {}
 
     def read(self, recipe: Recipe) -> Data:
-        key = self._key(recipe)
-        if key not in self.loaded:
-            self.loaded[key] = recipe.load_data()
-        return self.loaded[key]
+        return recipe.augmented(self._images(recipe))
 
     def __call__(self, recipe: Recipe) -> Data:
         if self.device.type != "cuda":
             return self.read(recipe)
         key = self._key(recipe)
         if key not in self.on_device:
-            self.on_device[key] = self.read(recipe).to(self.device)
-        return self.on_device[key]
+            self.on_device[key] = self._images(recipe).to(self.device)
+        return recipe.augmented(self.on_device[key])
+
+    def _images(self, recipe: Recipe) -> Data:
+        key = self._key(recipe)
+        if key not in self.loaded:
+            self.loaded[key] = recipe.load_images()
+        return self.loaded[key]
 
     @staticmethod
     def _key(recipe: Recipe) -> object:
@@ -203,5 +215,4 @@ class _Loader:
             recipe.image_size,
             recipe.label_column,
             recipe.skip_corrupt_images,
-            recipe.cutout,
         )

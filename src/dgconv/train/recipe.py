@@ -33,6 +33,7 @@ MOST_WEIGHT = 1e30  # float32 ends soon after
 MOST_SEED = 2**32  # of it times a million an epoch's order is drawn, and torch takes no more than 64 bits
 NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # what changes no result
 RECIPES = resources.files("dgconv") / "recipes"
+Precision = Literal["float32", "bfloat16"]
 
 
 class Allowed(NamedTuple):
@@ -188,7 +189,7 @@ class Recipe:
     """What the pruning rate is a share of, with the global threshold."""
     threshold_batches: int = 5
     """Iterations whose saliencies an update looks at."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     """bfloat16: the forward pass in mixed precision."""
     compile: bool = False
     """Train through torch.compile: minutes to start, faster steps."""
@@ -243,8 +244,12 @@ class Recipe:
         return model
 
     def load_data(self, data_dir: str | None = None) -> Data:
-        """The data set, from another folder if it has moved."""
-        data = load_data(
+        """The data set as it is trained on, from another folder if it has moved."""
+        return self.augmented(self.load_images(data_dir))
+
+    def load_images(self, data_dir: str | None = None) -> Data:
+        """The data set as recipes with the same images share it."""
+        return load_data(
             self.data,
             None if self.data == "digits" else data_dir or self.data_dir,  # a folder for several runs is the others'
             image_size=self.image_size,
@@ -252,6 +257,9 @@ class Recipe:
             workers=self.workers,
             skip_corrupt_images=self.skip_corrupt_images,
         )
+
+    def augmented(self, data: Data) -> Data:
+        """The same images, with what this recipe does to those for training."""
         if not self.cutout:
             return data
         if not isinstance(data.train, TensorSplit):

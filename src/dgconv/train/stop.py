@@ -23,11 +23,13 @@ class Stopped(KeyboardInterrupt):
     def __init__(
         self, folders: list[Path], number: int = 0, minutes: float | None = None, diverged: Sequence[Diverged] = ()
     ) -> None:
-        after = "" if minutes is None else f" after {minutes:g} minute{'s' * (minutes != 1)}"
-        message = f"stopped{after} and saved. To go on: dgconv train --resume {' '.join(map(str, folders))}"
-        super().__init__("\n".join([message, *map(str, diverged)]))
-        self.folders, self.number = folders, number
+        self.folders, self.number, self.minutes, self.diverged = folders, number, minutes, diverged
         self.exit_status = 128 + number if number else 2 if diverged else 0
+        super().__init__(self.telling(f"To go on: dgconv train --resume {' '.join(map(str, folders))}"))
+
+    def telling(self, how_to_go_on: str) -> str:
+        after = "" if self.minutes is None else f" after {self.minutes:g} minute{'s' * (self.minutes != 1)}"
+        return "\n".join([f"stopped{after} and saved. {how_to_go_on}", *map(str, self.diverged)])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""Trainings of which some were begun before: the same call is made again until all is done."""
+
+import pytest
+import torch
+
+from dgconv.errors import UserError
+from dgconv.train import Recipe, Stopped, TimeLimit, train, train_all
+from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.folder_lock import content_of
+from dgconv.train.side_by_side import Silent
+
+SMALL = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
+RECIPES = [Recipe(**SMALL, seed=seed) for seed in range(3)]
+
+
+def same_weights(first, second):
+    pairs = zip(first.model.state_dict().values(), second.model.state_dict().values(), strict=True)
+    return all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_begins_and_goes_on_until_all_is_done(tmp_path):
+    class Starts(Silent):
+        def __init__(self):
+            self.told = {}
+
+        def start(self, index, name, steps, done):
+            self.told[index] = done
+
+    class Soon(TimeLimit):
+        """Over once the second network is under way."""
+
+        is_over = property(lambda self: 1 in first.told)
+
+    first, second = Starts(), Starts()
+    jobs = [(recipe, tmp_path / f"run{recipe.seed}") for recipe in RECIPES]
+    with pytest.raises(Stopped, match=r"--resume .*run1 .*run2$") as stopped:
+        train_all(jobs, resuming="begun", watcher=first, time_limit=Soon(1.0))
+    assert stopped.value.telling("Again.") == "stopped after 1 minute and saved. Again."
+    assert [load_checkpoint(folder).position.epoch for _, folder in jobs[:2]] == [1, 0]
+    assert not jobs[2][1].exists(), "nothing is left of one that was not begun"
+    steps_done = load_checkpoint(jobs[1][1]).position.step
+    assert steps_done > 0
+
+    results = train_all(jobs, resuming="begun", watcher=second)
+    assert second.told[1] == steps_done
+    assert second.told[2] == 0
+    for recipe, result in zip(RECIPES, results, strict=True):
+        assert same_weights(result, train(recipe, tmp_path / f"alone{recipe.seed}"))
+
+
+def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
+    (tmp_path / ".half-written").touch()
+    (tmp_path / "tensorboard").mkdir()
+    (tmp_path / "tensorboard" / "events").touch()
+    train_all([(RECIPES[0], tmp_path)], resuming="begun")
+    assert load_checkpoint(tmp_path).position.epoch == 1
+    assert not (tmp_path / ".half-written").exists()
+
+    (tmp_path / CHECKPOINT).unlink()
+    (tmp_path / "notes.txt").write_text("mine")
+    before = set(content_of(tmp_path))
+    with pytest.raises(UserError, match="exists and is not empty"):
+        train_all([(RECIPES[0], tmp_path)], resuming="begun")
+    assert set(content_of(tmp_path)) == before
+
+
+def test_another_recipe_is_refused(tmp_path):
+    train(RECIPES[0], tmp_path)
+    with pytest.raises(UserError, match="from another recipe: seed was 0, is 1"):
+        train_all([(RECIPES[1], tmp_path)], resuming="begun")
