@@ -26,6 +26,7 @@ COMMANDS = {  # in the order of the help: the module in dgconv, and what in it h
     "explore": ("cli_explore", "explore"),
     "compare": ("cli_compare", "compare"),
     "results": ("cli_results", "results"),
+    "reproduce": ("cli_reproduce", "reproduce"),
     "report": ("cli_report", "report"),
 }
 

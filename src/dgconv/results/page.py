@@ -3,17 +3,18 @@
 from collections.abc import Iterable
 
 from ..models.pretrained import ModelCard
-from ..train.recipe import list_recipes
+from ..train.recipe import Recipe, list_recipes
 from .claims import CLAIMS
 from .claims import HEADINGS as CLAIM_HEADINGS
 from .gates import ABOUT as GATES
 from .gates import gates_table
 from .groups import Group
 from .markdown import table
+from .record import as_text, changes_of
 from .rows import Row, all_rows, other_rows, rows_for
 from .study import HEADINGS as STUDY_HEADINGS
 from .study import find_studies
-from .wanted import TABLES, WantedTable, all_wanted, groups_of, missing_seeds
+from .wanted import CHANGES, TABLES, WantedTable, all_wanted, missing_runs
 
 PAGE = "docs/results.md"
 
@@ -35,6 +36,12 @@ run, nothing rounded. No figure here is typed by hand, and no record is left out
 - **Time** is that of one training. Networks trained side by side on one GPU share it: alone, each would take less.
 """
 
+HOW_TO_TRAIN = """\
+`dgconv reproduce --data-dir DIR` trains all of these, several at a time on a GPU, in as many sittings as it takes
+(`--stop-after MINUTES`); DIR holds `cifar10` and `cifar100`. `dgconv results --add` then takes their records. One by
+one:
+"""
+
 
 def readme_table(groups: list[Group]) -> str:
     """Every finished run of a recipe of ours as it is; what is missing and what was varied is on the page."""
@@ -50,8 +57,8 @@ def readme_table(groups: list[Group]) -> str:
         for row in all_rows(groups)
         if row.group and row.group.finished and row.recipe.name in list_recipes() and not row.group.changes
     ]  # fmt: skip
-    missing = sum(len(missing_seeds(wanted, groups)) for wanted in all_wanted())
-    runs = sum(len(wanted.seeds) for wanted in all_wanted())
+    missing = len(missing_runs(groups))
+    runs = sum(len(wanted.seeds) for wanted in all_wanted()) + len(CHANGES)
     what = "The mean over seeds ± their standard deviation, after the last epoch; dense MACs as `authors`."
     link = f"[{PAGE}]({PAGE}) has every run and study, and the {missing} of {runs} runs that are missing."
     return f"{table(heading, rows)}\n\n{what}\n{link}"
@@ -133,13 +140,19 @@ def _training_table(rows: list[Row]) -> str:
 
 def _missing(groups: list[Group]) -> str:
     """What to run for the tables to be whole."""
-    lines = []
-    for wanted in all_wanted():
-        if seeds := missing_seeds(wanted, groups):
-            found = max(groups_of(wanted, groups), key=lambda group: len(group.finished), default=None)
-            precision = f" --precision {found.recipe.precision}" if found else ""
-            lines.append(f"dgconv train {wanted.recipe} --seeds {' '.join(map(str, seeds))} --data-dir DIR{precision}")
-    return "```sh\n" + "\n".join(lines) + "\n```" if lines else "Nothing."
+    lines: dict[str, list[int]] = {}
+    for run in missing_runs(groups):
+        lines.setdefault(_command(run), []).append(run.seed)
+    if not lines:
+        return "Nothing."
+    commands = [f"{command} --seeds {' '.join(map(str, seeds))} --data-dir DIR" for command, seeds in lines.items()]
+    return "\n".join([HOW_TO_TRAIN, "```sh", *commands, "```"])
+
+
+def _command(run: Recipe) -> str:
+    changes = changes_of(run) | {"precision": run.precision}
+    flags = [f" --{name.replace('_', '-')} {as_text(value)}" for name, value in changes.items()]
+    return f"dgconv train {run.name}{''.join(flags)}"
 
 
 def _weights(cards: dict[str, ModelCard]) -> str:

@@ -1,38 +1,57 @@
 """One factor at a time: runs whose recipes differ in a single setting, found by comparing the records."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import unknown_name
-from ..train.recipe import list_recipes
+from ..train.recipe import Recipe, list_recipes
 from .groups import Group, difference
 from .record import as_text, changes_between, changes_of
 from .rows import Row
-from .wanted import all_wanted, groups_of
+from .wanted import CHANGES, all_wanted, groups_of
 
 HEADINGS = ("what changed", "top-1 error", "difference ± standard error", "seeds")
 
 
 @dataclass(frozen=True)
-class Factor:
-    """What changed against the base of a study, and by how much the error did."""
+class Change:
+    """Of one setting, as text."""
 
     setting: str
     before: str
     after: str
-    group: Group
-    difference: float
-    standard_error: float | None
 
     @property
     def what(self) -> str:
         return f"{self.setting}: {self.before} → {self.after}"
 
+    @property
+    def order(self) -> tuple[str, str]:
+        return self.setting, self.after
+
+
+@dataclass(frozen=True)
+class Factor(Change):
+    """What changed against the base of a study, and by how much the error did."""
+
+    group: Group
+    difference: float
+    standard_error: float | None
+
+    @property
+    def cells(self) -> list[str]:
+        row = Row.of_group(self.group)
+        error = "" if self.standard_error is None else f" ± {self.standard_error:.2f}"
+        return [self.what, row.error, f"{self.difference:+.2f}{error}", row.seeds]
+
 
 @dataclass(frozen=True)
 class Study:
+    """``missing`` are the changes that are wanted and have no finished run."""
+
     base: Group
     factors: list[Factor]
+    missing: list[Change]
 
     @property
     def title(self) -> str:
@@ -43,12 +62,9 @@ class Study:
     def lines(self) -> list[list[str]]:
         """As text, in the order of ``HEADINGS``; the base first."""
         base = Row.of_group(self.base)
-        lines = [["nothing", base.error, "", base.seeds]]
-        for factor in self.factors:
-            row = Row.of_group(factor.group)
-            error = "" if factor.standard_error is None else f" ± {factor.standard_error:.2f}"
-            lines.append([factor.what, row.error, f"{factor.difference:+.2f}{error}", row.seeds])
-        return lines
+        changes = sorted([*self.factors, *self.missing], key=lambda change: change.order)
+        cells = [c.cells if isinstance(c, Factor) else [c.what, "missing", "", ""] for c in changes]
+        return [["nothing", base.error, "", base.seeds], *cells]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -66,6 +82,7 @@ class Study:
                 }
                 for factor in self.factors
             ],
+            "missing": [asdict(change) for change in self.missing],
         }
 
 
@@ -73,12 +90,24 @@ def study_of(base: Group, groups: list[Group]) -> Study:
     """Every finished group that differs from the base in one setting, whatever it is called."""
     factors = []
     for group in groups:
-        changes = changes_between(base.recipe, group.recipe)
-        if group.finished and len(changes) == 1:
-            [(setting, (before, after))] = changes.items()
-            values = as_text(before), as_text(after)
-            factors.append(Factor(setting, *values, group, *difference(base, group)))
-    return Study(base, sorted(factors, key=lambda factor: (factor.setting, factor.after)))
+        if group.finished and (change := _only_change(base.recipe, group.recipe)):
+            factors.append(Factor(*change, group, *difference(base, group)))
+    return Study(base, sorted(factors, key=lambda factor: factor.order), _missing(base, groups))
+
+
+def _only_change(base: Recipe, other: Recipe) -> tuple[str, str, str] | None:
+    """The setting in which they differ, as it is in the one and in the other; None where there is not just one."""
+    changes = [(name, as_text(old), as_text(new)) for name, (old, new) in changes_between(base, other).items()]
+    return changes[0] if len(changes) == 1 else None
+
+
+def _missing(base: Group, groups: list[Group]) -> list[Change]:
+    if changes_of(base.recipe):  # such as fewer epochs
+        return []
+    wanted = [change for change in CHANGES if change.recipe == base.name]
+    runs = [change.applied(base.recipe) for change in wanted if not change.is_done(base.recipe, groups)]
+    changes = [_only_change(base.recipe, run) for run in runs]
+    return [Change(*change) for change in changes if change]
 
 
 def find_base(name: str, groups: list[Group]) -> Group:
@@ -106,4 +135,4 @@ def find_studies(groups: list[Group]) -> list[Study]:
         others = [g for g in groups if g.recipe.epochs == base.recipe.epochs]
         others = [g for g in others if g.name == base.name or g not in in_tables]
         studies.append(study_of(base, others))
-    return [study for study in studies if study.factors]
+    return [study for study in studies if study.factors or study.missing]

@@ -1,9 +1,13 @@
 """The runs that the result pages are to show, table by table; what has no record yet is listed as missing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from ..train.recipe import Precision, Recipe, load_recipe
 from .groups import Group
+from .record import changes_between
 
+PRECISION: Precision = "bfloat16"  # of what has no record yet: only runs of one precision are compared
 SEEDS = (0, 1, 2)  # of the results that others are measured by
 ONE_SEED = (0,)
 NOT_NEEDED = ()  # shown if it is there
@@ -13,6 +17,23 @@ NOT_NEEDED = ()  # shown if it is there
 class Wanted:
     recipe: str
     seeds: tuple[int, ...] = ONE_SEED
+
+
+@dataclass(frozen=True)
+class WantedChange:
+    """For the study of what matters: a recipe with one setting changed, and one seed."""
+
+    recipe: str
+    setting: str
+    value: Any
+
+    def applied(self, base: Recipe) -> Recipe:
+        return replace(base, **{self.setting: self.value})
+
+    def is_done(self, base: Recipe, groups: list[Group]) -> bool:
+        """Whether there is a finished run that differs from the base in this setting alone."""
+        changed = self.applied(base)
+        return any(group.finished and not changes_between(changed, group.recipe) for group in groups)
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,25 @@ TABLES = (
 )
 
 
+CHANGES = tuple(
+    WantedChange(recipe, setting, value)
+    for recipe, also in (
+        ("cifar10_condensenet50_dgc", {}),
+        ("cifar10_condensenet50_dgc_rate33", {"keep_rule": "round"}),  # at 3/4 both rules keep as many
+    )
+    for setting, value in {
+        "generator_weight_decay": 0.0,
+        "lasso": "paper",
+        "lasso_weight": 0.0,
+        "per_head_init": False,
+        "halve_squeeze": False,
+        "ramp_end": 0.5,
+        "precision": "float32",
+        **also,
+    }.items()
+)
+
+
 def all_wanted() -> list[Wanted]:
     """Each recipe once."""
     return list({row.recipe: row for table in TABLES for row in table.rows}.values())
@@ -112,3 +152,22 @@ def missing_seeds(wanted: Wanted, groups: list[Group]) -> list[int]:
     done = max((set(group.errors) for group in groups_of(wanted, groups)), key=len, default=set())
     left = [seed for seed in wanted.seeds if seed not in done]
     return left[: max(0, len(wanted.seeds) - len(done))]
+
+
+def missing_runs(groups: list[Group]) -> list[Recipe]:
+    """What to train until nothing is missing: those of the tables, and then those of the study."""
+    runs = []
+    for wanted in all_wanted():
+        base = _as_recorded(wanted.recipe, groups)
+        runs += [replace(base, seed=seed) for seed in missing_seeds(wanted, groups)]
+    for change in CHANGES:
+        base = _as_recorded(change.recipe, groups)
+        if not change.is_done(base, groups):
+            runs.append(change.applied(base))
+    return runs
+
+
+def _as_recorded(name: str, groups: list[Group]) -> Recipe:
+    """A recipe in the precision in which it has the most seeds."""
+    found = max(groups_of(Wanted(name), groups), key=lambda group: len(group.finished), default=None)
+    return replace(load_recipe(name), precision=found.recipe.precision if found else PRECISION)

@@ -1,0 +1,84 @@
+"""The command that trains what the result pages still miss."""
+
+import sys
+from pathlib import Path
+from typing import Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional
+
+from .cli_device import find_device
+from .cli_output import console, show
+from .errors import UserError
+from .results.reproduce import MissingRun, plan, with_data
+
+
+def reproduce(
+    recipes: Positional[tuple[str, ...]] = (),
+    data_dir: Path | None = None,
+    out: Path = Path("runs/reproduce"),
+    side_by_side: int | None = None,
+    stop_after: float | None = None,
+    dry_run: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    root: Path = Path("."),
+    json: bool = False,
+) -> None:
+    """Train every run that docs/results.md lists as missing; the same command again goes on where it stopped.
+
+    Args:
+        recipes: Only these, as shell patterns, such as 'cifar10_*'.
+        data_dir: Folder that holds the data sets, as cifar10/ and cifar100/.
+        out: Folder of the run folders.
+        side_by_side: Networks to train at a time; when one is done, the next begins. Default: 6 on a GPU, 1 on a CPU.
+        stop_after: Minutes after which to save and stop, with exit status 0; for a machine lent for a while.
+        dry_run: Only list them, and how far each is.
+        device: Where to train; auto takes a GPU if there is one.
+        root: The checkout of dgconv whose records count.
+        json: Print JSON instead of a table.
+    """
+    from .display import TrainingDisplay
+    from .results.checkout import Checkout
+    from .train import Stopped, TimeLimit, train_all
+    from .train.distributed import started_by_torchrun
+
+    limit = TimeLimit(stop_after) if stop_after is not None else None
+    if started_by_torchrun():
+        raise UserError("reproduce trains several networks at a time on one device; start it without torchrun")
+    runs = plan(Checkout(root).groups, recipes, out)
+    if recipes and not runs:
+        raise UserError(f"no missing run matches {' or '.join(recipes)}; 'dgconv reproduce --dry-run' lists them all")
+    to_train = [run for run in runs if not run.is_done]
+    if to_train and not dry_run:
+        if data_dir is None:
+            raise UserError("name the folder that holds cifar10/ and cifar100/ with --data-dir")
+        jobs = [(run.recipe, run.folder) for run in with_data(to_train, data_dir)]
+        with TrainingDisplay(Console(stderr=json), [recipe.epochs for recipe, _ in jobs]) as display:
+            try:
+                train_all(
+                    jobs,
+                    device=find_device(device),
+                    watcher=display,
+                    resuming="begun",
+                    time_limit=limit,
+                    side_by_side=side_by_side,
+                )
+            except Stopped as stopped:
+                told = stopped.telling(f"The same command goes on with what is in {out}")
+                print(f"dgconv: {told}", file=sys.stderr)
+                sys.exit(stopped.exit_status)
+        runs = plan(Checkout(root).groups, recipes, out)
+    show([run.to_dict() for run in runs], json, lambda _: _print(runs))
+
+
+def _print(runs: list[MissingRun]) -> None:
+    table = Table(title=f"{len(runs)} missing runs", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for heading in ("run folder", "epochs", "state"):
+        table.add_column(heading, justify="right" if heading == "epochs" else "left", overflow="fold")
+    for run in runs:
+        table.add_row(str(run.folder), str(run.recipe.epochs), run.state)
+    console.print(table)
+    if done := [str(run.folder) for run in runs if run.is_done]:
+        console.print(f"To add what is done: dgconv results --add {' '.join(done)}", soft_wrap=True)
