@@ -132,7 +132,7 @@ def eval(
     """Evaluate a run on the test images of its data set: error, MACs and the measured pruning rate.
 
     Args:
-        run: Run folder.
+        run: Run folder, or the name of published weights.
         pruning_rate: Prune at this rate instead of the trained one; batch norms are adapted on training images.
         data_dir: Folder of the data set, if it is no longer where it was.
         skip_corrupt_images: Leave corrupt images out; a run that was trained so does it anyway.
@@ -140,7 +140,9 @@ def eval(
     """
     from .analysis.rate import calibration_images, can_set_rate, set_rate
     from .models import load_model
+    from .models.pretrained import find_run
 
+    run = find_run(run)
     recipe = Recipe.of_run(run)
     if recipe is None:
         raise UserError(f"{run} was not trained here, so its data set is not known")
@@ -173,7 +175,7 @@ def macs(
     """Count multiply-accumulate operations, layer by layer.
 
     Args:
-        model: Name of a model (see 'dgconv models') or a run folder.
+        model: Name of a model (see 'dgconv models'), a run folder, or the name of published weights.
         paper: Instead, set every figure the paper reports beside ours.
         convention: What counts: 'paper', or 'authors' for all that the authors' code adds up.
         num_classes: Classes of the model.
@@ -190,6 +192,7 @@ def macs(
     from .analysis.summary import images_to_measure
     from .display import print_macs, print_paper_comparison
     from .models import create_model, load_model
+    from .models.pretrained import find_run, list_cards
     from .models.storage import input_size_of
     from .pruning import what_is_left
 
@@ -201,17 +204,18 @@ def macs(
         raise UserError("name a model or a run folder, or use --paper. 'dgconv models' lists the models")
     images = None
     options: dict[str, Any] = {"pruning_rate": pruning_rate, "heads": heads, "groups": groups}
-    if Path(model).is_dir():
+    if Path(model).is_dir() or model in list_cards():
         if num_classes is not None or any(value is not None for value in options.values()):
             raise UserError(
                 "--num-classes, --pruning-rate, --heads and --groups are for a model by name; a run is counted as it "
                 f"was trained. For another rate: dgconv eval {model} --pruning-rate RATE"
             )
-        network, recipe = load_model(model), Recipe.of_run(Path(model))
+        run = find_run(Path(model))
+        network, recipe = load_model(run), Recipe.of_run(run)
         if input_size is None and recipe and needs_images(network):
             refuse_unused_folder(data_dir, [recipe.data])
-            images = images_to_measure(network, load_data_of_run(Path(model), recipe, data_dir))
-        input_size = input_size or input_size_of(Path(model), network)
+            images = images_to_measure(network, load_data_of_run(run, recipe, data_dir))
+        input_size = input_size or input_size_of(run, network)
     else:
         network = create_model(model, num_classes=num_classes, **options)
     count = count_macs(what_is_left(network), input_size, convention, images)

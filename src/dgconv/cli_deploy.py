@@ -21,16 +21,17 @@ def export(
     torch, aoti: for torch.export.load and torch._inductor.aoti_load_package, after 'import dgconv'.
 
     Args:
-        run: Run folder.
+        run: Run folder, or the name of published weights.
         out: File to write: .onnx, or .pt2 for torch and aoti.
         format: What to write.
         json: Print JSON instead of lines.
     """
     from .deploy.export import export_run
     from .display_deploy import print_export
+    from .models.pretrained import find_run
 
     check_file(out)
-    exported = export_run(run, out, format)
+    exported = export_run(find_run(run), out, format)
     show(exported.to_dict(), json, lambda _: print_export(console, exported))
 
 

@@ -29,7 +29,7 @@ def explore(
     """Look inside a run, image by image: a local page with what it predicts, what that costs, what each head chose.
 
     Args:
-        run: Run folder of a network with dynamic layers.
+        run: Run folder of a network with dynamic layers, or the name of published weights.
         data_dir: Folder of the data set, if it is no longer where it was.
         images: Numbers of the test images to offer; default some from all over the test set.
         rates: Pruning rates to choose from; default 0 to 0.9 in tenths. The trained one is always among them.

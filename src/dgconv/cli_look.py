@@ -21,7 +21,7 @@ def figures(
     """Draw every figure that the given runs allow, as SVG and PNG, with the numbers behind it as JSON.
 
     Args:
-        runs: Run folders.
+        runs: Run folders, or names of published weights.
         out: Folder to write to.
         only: Names of figures, to make no others.
         data_dir: Folder of the data set, if it is no longer where it was.

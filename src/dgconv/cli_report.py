@@ -27,7 +27,7 @@ def report(
     The file needs no network and nothing beside it.
 
     Args:
-        runs: Run folders. Several are set side by side.
+        runs: Run folders, or names of published weights. Several are set side by side.
         out: File to write.
         figures: Draw the figures, which takes most of the time.
         only: Names of figures, to draw no others.

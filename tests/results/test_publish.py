@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import dgconv
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.models import load_model
-from dgconv.models.pretrained import weights_folder
+from dgconv.models.pretrained import find_run, list_cards, weights_folder
+from dgconv.models.storage import weights_file
 from dgconv.results import publish as publishing
 from dgconv.results.checkout import Checkout
 from dgconv.results.publish import publish
@@ -168,3 +170,54 @@ def test_other_weights_are_not_overwritten(published, tiny_run):
     (published.weights / "tiny.safetensors").write_bytes(b"others")
     with pytest.raises(UserError, match="holds other weights; remove it first"):
         publish(tiny_run, fresh)
+
+
+def test_commands_take_the_name_of_weights_for_a_run(published, tiny_run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = published.results / "tiny" / "seed3"
+    main(["eval", "tiny", "--json"])
+    again = json.loads(capsys.readouterr().out)
+    assert again["run"] == str(record)
+    assert again["error"] == Record(tiny_run).error
+    main(["macs", "tiny", "--json"])
+    by_name = json.loads(capsys.readouterr().out)
+    main(["macs", str(tiny_run), "--json"])
+    assert by_name == json.loads(capsys.readouterr().out)
+    main(["figures", "tiny", "--only", "training", "--out", "figures", "--json"])
+    assert json.loads(capsys.readouterr().out)[0]["files"]
+    main(["export", "tiny", "--format", "torch", "--out", "tiny.pt2"])
+    assert (tmp_path / "tiny.pt2").exists()
+
+
+def test_a_run_folder_comes_before_weights_of_its_name(published, tiny_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tiny_run.parent)
+    assert find_run(Path("tiny")) == Path("tiny")
+    assert find_run(Path("runs/tiny")) == Path("runs/tiny"), "a path is never a name"
+
+
+def test_a_record_that_is_added_again_keeps_its_weights(published, tiny_run):
+    place = add_record(tiny_run, published.results)
+    assert Record(place).has_weights
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(load_model(place)(x), load_model(tiny_run)(x), rtol=0, atol=0)
+
+
+def test_names_that_are_neither(published, capsys, monkeypatch, tmp_path):
+    with pytest.raises(SystemExit):
+        main(["eval", "tinny"])
+    told = "there is no run folder tinny, and no published network of that name. Published: tiny"
+    assert told in capsys.readouterr().err
+    shutil.rmtree(published.results / "tiny")
+    with pytest.raises(
+        UserError, match=r"record of .* tiny is not in .*create_model\('condensenet20_dgc', pretrained='"
+    ):
+        find_run(Path("tiny"))
+    monkeypatch.setenv("DGCONV_WEIGHTS", str(tmp_path))
+    assert find_run(Path("tinny")) == Path("tinny"), "nothing is published; whoever reads it says what it must be"
+
+
+def test_our_own_published_networks_are_found_with_their_records():
+    for name, card in list_cards().items():
+        record = Record(find_run(Path(name)))
+        assert (record.error, record.seed) == (card.error, card.seed)
+        assert hashlib.sha256(weights_file(record.folder, record.config).read_bytes()).hexdigest() == card.sha256

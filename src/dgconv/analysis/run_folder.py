@@ -14,7 +14,8 @@ from ..errors import UserError, unknown_name
 from ..layers import DynamicGroupConv2d, GlobalGate
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier, load_model
-from ..models.storage import CONFIG, WEIGHTS, create_from_file, read_config
+from ..models.pretrained import find_run
+from ..models.storage import CONFIG, create_from_file, read_config, weights_file
 from ..pruning import what_is_left
 from ..train.classes import load_data_of_run
 from ..train.evaluate import Evaluation, evaluate
@@ -85,7 +86,7 @@ class RunFolder:
 
     @property
     def has_weights(self) -> bool:
-        return (self.folder / WEIGHTS).is_file()
+        return weights_file(self.folder, self.config).is_file()
 
     @cached_property
     def model(self) -> ImageClassifier:
@@ -172,6 +173,6 @@ def open_runs(
         raise UserError("name at least one run folder")
     if examples < 2:
         raise UserError(f"examples must be at least 2, got {examples}")
-    runs = [RunFolder(folder, data_dir, device, examples) for folder in folders]
+    runs = [RunFolder(find_run(folder), data_dir, device, examples) for folder in folders]
     refuse_unused_folder(data_dir, [run.recipe.data for run in runs if "recipe" in run.config])
     return runs

@@ -72,6 +72,26 @@ def read_card(path: Path) -> ModelCard:
         raise UserError(f"{path} is not a model card: {error}. 'dgconv results --publish RUN' writes one") from None
 
 
+def find_run(name: Path) -> Path:
+    """A run folder, or by the name of published weights the record of their run, which says where they are."""
+    if name.exists() or len(name.parts) != 1:
+        return name
+    cards = list_cards()
+    if str(name) not in cards:
+        if not cards:
+            return name  # whoever reads it says what a run folder is
+        raise UserError(
+            f"there is no run folder {name}, and no published network of that name. Published: {', '.join(cards)}"
+        )
+    record = weights_folder().parent / name / f"seed{cards[str(name)].seed}"
+    if not record.is_dir():
+        raise UserError(
+            f"the record of the published network {name} is not in {record}, so how it was trained is not known. "
+            f"In Python, create_model({cards[str(name)].model['name']!r}, pretrained={str(name)!r}) loads it without"
+        )
+    return record
+
+
 def create_pretrained(model: str, which: bool | str, options: dict[str, Any]) -> ImageClassifier:
     """What ``create_model(model, pretrained=which, **options)`` gives: like every new model, in training mode."""
     name, card = find_card(model, which, options)

@@ -46,6 +46,7 @@ class RunConfig(TypedDict, total=False):
     input_size: tuple[int, int, int]
     classes: list[str]
     epochs_done: int
+    weights: str  # where they are, if not in the folder
     environment: Environment
     measured_macs: Macs
     measured_gates: GateFacts

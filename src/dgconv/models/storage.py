@@ -63,8 +63,13 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageC
     if "model" not in config:
         raise UserError(f"{folder / CONFIG} has no 'model' entry, so it was not written by dgconv")
     model = create_from_file(config["model"], folder / CONFIG)
-    _load_weights(model, folder / WEIGHTS)
+    _load_weights(model, weights_file(folder, config))
     return model.to(device).eval()
+
+
+def weights_file(folder: Path, config: dict[str, Any]) -> Path:
+    """Where the weights of a run folder are: in it, or where its config says, as a record does of published ones."""
+    return folder / config.get("weights", WEIGHTS)
 
 
 def create_from_file(options: dict[str, Any], file: Path) -> ImageClassifier:

@@ -36,6 +36,12 @@ run, nothing rounded. No figure here is typed by hand, and no record is left out
 - **Time** is that of one training. Networks trained side by side on one GPU share it: alone, each would take less.
 """
 
+HOW_TO_USE = """\
+`dgconv.create_model(MODEL, pretrained=WEIGHTS)` loads them; the card beside each says what it is. `dgconv eval WEIGHTS
+--data-dir DIR` measures the error again, and `explore`, `figures`, `report`, `export` and `macs` take WEIGHTS in the
+place of a run folder, too. Each is the best seed of its recipe, chosen by the test images: what a recipe gives is its
+mean above."""
+
 HOW_TO_TRAIN = """\
 `dgconv reproduce --data-dir DIR` trains all of these, several at a time on a GPU, in as many sittings as it takes
 (`--stop-after MINUTES`); DIR holds `cifar10` and `cifar100`. `dgconv results --add` then takes their records. One by
@@ -164,9 +170,7 @@ def _weights(cards: dict[str, ModelCard]) -> str:
         ]
         for name, card in cards.items()
     ]  # fmt: skip
-    use = "`dgconv.create_model(MODEL, pretrained=WEIGHTS)` loads them; the card beside each says what it is. "
-    use += "Each is the best seed of its recipe, chosen by the test images: what a recipe gives is its mean above."
-    return f"{use}\n\n{table(heading, rows, left=3)}"
+    return f"{HOW_TO_USE}\n\n{table(heading, rows, left=3)}"
 
 
 def _trained_on(row: Row) -> str:

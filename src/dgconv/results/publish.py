@@ -1,6 +1,7 @@
 """Trained weights made public: the file, and a card that says what it is and how it was made."""
 
 import hashlib
+import os
 from pathlib import Path
 
 from ..errors import UserError
@@ -8,7 +9,7 @@ from ..models.pretrained import ModelCard
 from ..models.storage import WEIGHTS, write_atomically
 from ..train.logs import METRICS
 from .checkout import Checkout
-from .record import Record, as_text, changes_of
+from .record import Record, as_text, changes_of, write_record_config
 
 LARGEST = 20 * 2**20  # bytes that a checkout should carry for one network
 
@@ -36,6 +37,7 @@ def publish(run: Path, checkout: Checkout, data_dir: str | None = None) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target, content)
     write_atomically(target.with_suffix(".json"), card.to_json().encode())
+    write_record_config(record.folder, record.config | {"weights": os.path.relpath(target, record.folder)})
     return target
 
 

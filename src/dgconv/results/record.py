@@ -15,7 +15,7 @@ from ..analysis.plan import Cost, DataFacts, count_cost
 from ..analysis.run_folder import RunFolder
 from ..analysis.summary import summarize
 from ..errors import UserError
-from ..models.storage import CONFIG, write_atomically
+from ..models.storage import CONFIG, read_config, write_atomically
 from ..train.logs import METRICS
 from ..train.recipe import MODEL_OPTIONS, Recipe, list_recipes, load_recipe
 
@@ -146,10 +146,16 @@ def add_record(run: Path, results: Path, *, data_dir: str | None = None, unfinis
         config["measured_macs"] = summarize(record.model, record.data, error=record.error, pruning_rate=None).macs
     if record.has_weights and record.is_finished and record.is_dynamic:
         config["measured_gates"] = measure_gates(record)
+    if (target / CONFIG).exists() and "weights" in (before := read_config(target)):
+        config["weights"] = before["weights"]  # published since
     target.mkdir(parents=True, exist_ok=True)
-    write_atomically(target / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    write_record_config(target, config)
     write_atomically(target / METRICS, metrics)
     return target
+
+
+def write_record_config(place: Path, config: dict[str, Any]) -> None:
+    write_atomically(place / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
 
 def place_of(results: Path, recipe: Recipe, *, with_precision: bool = False) -> Path:
