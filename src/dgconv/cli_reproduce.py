@@ -1,6 +1,7 @@
 """The command that trains what the result pages still miss."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ def reproduce(
     out: Path = Path("runs/reproduce"),
     side_by_side: int | None = None,
     stop_after: float | None = None,
+    compile: bool = False,
     dry_run: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     root: Path = Path("."),
@@ -34,6 +36,7 @@ def reproduce(
         out: Folder of the run folders.
         side_by_side: Networks to train at a time; when one is done, the next begins. Default: 6 on a GPU, 1 on a CPU.
         stop_after: Minutes after which to save and stop, with exit status 0; for a machine lent for a while.
+        compile: Train through torch.compile, as 'dgconv train --compile' does.
         dry_run: Only list them, and how far each is.
         device: Where to train; auto takes a GPU if there is one.
         root: The checkout of dgconv whose records count.
@@ -54,7 +57,7 @@ def reproduce(
     if to_train and not dry_run:
         if data_dir is None:
             raise UserError("name the folder that holds cifar10/ and cifar100/ with --data-dir")
-        jobs = [(run.recipe, run.folder) for run in with_data(to_train, data_dir)]
+        jobs = [(replace(run.recipe, compile=compile), run.folder) for run in with_data(to_train, data_dir)]
         with TrainingDisplay(Console(stderr=json), [recipe.epochs for recipe, _ in jobs]) as display:
             try:
                 train_all(

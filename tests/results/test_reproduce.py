@@ -70,7 +70,7 @@ def test_what_is_on_record_is_not_missing(checkout, add):
     before = missing_runs(checkout.groups)
     for seed in (0, 5):
         add(6.0, name=DGC, seed=seed, precision="bfloat16")
-    add(6.0, name=DGC, lasso="paper", precision="bfloat16")
+    add(6.0, name=DGC, lasso="paper", precision="bfloat16", compile=True)
     add(6.0, name=DGC, ramp_end=0.5, precision="bfloat16", done=3)
     add(6.0, name=DGC33, lasso="paper", precision="float32")  # not that of the others
     after = missing_runs(type(checkout)(checkout.root).groups)

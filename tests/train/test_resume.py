@@ -242,6 +242,7 @@ def test_a_run_of_a_version_with_fewer_settings_goes_on():
     older = {name: value for name, value in recipe.items() if name not in ("ramp_end", "clip_gradients")}
     assert recipe_differences(older, recipe) == []
     assert recipe_differences(older, recipe | {"ramp_end": 0.5}) == ["ramp_end was 0.75, is 0.5"]
+    assert recipe_differences(older, recipe | {"compile": True, "data_dir": "elsewhere"}) == []
 
 
 def test_where_and_how_the_data_is_read_may_change():

@@ -96,12 +96,12 @@ def restore_random_states(states: dict[str, Tensor], device: torch.device) -> No
 
 
 def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What another recipe would change about a run; where its data lies is not part of it.
+    """What another recipe would change about a run; where its data lies is not part of it, nor how steps are compiled.
 
     Nor is what happens to corrupt images: a run that one of them stopped can go on without it. Settings that came with
     a later version of dgconv than the run had their default value before.
     """
-    free = {"data_dir", "workers", "skip_corrupt_images", "name", "checkpoint_minutes"}
+    free = {"data_dir", "workers", "skip_corrupt_images", "name", "checkpoint_minutes", "compile"}
     old = Recipe().to_dict() | old
     old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
     new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}

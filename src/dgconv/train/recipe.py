@@ -31,7 +31,7 @@ MODEL_OPTIONS = (
 MOST_COUNT = 10**9  # more is a slip, and torch takes no more than 64 bits
 MOST_WEIGHT = 1e30  # float32 ends soon after
 MOST_SEED = 2**32  # of it times a million an epoch's order is drawn, and torch takes no more than 64 bits
-NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes"}  # what changes no result
+NO_SETTINGS = {"name", "seed", "data_dir", "workers", "checkpoint_minutes", "compile"}  # change no result but its noise
 RECIPES = resources.files("dgconv") / "recipes"
 Precision = Literal["float32", "bfloat16"]
 
