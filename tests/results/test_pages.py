@@ -22,7 +22,7 @@ from dgconv.models.storage import save_weights
 from dgconv.results.checkout import Checkout
 from dgconv.results.claims import CLAIMS, Claim
 from dgconv.results.gates import gates_table
-from dgconv.results.groups import difference, group_records
+from dgconv.results.groups import difference, group_records, is_beyond_noise, seeds_to_tell
 from dgconv.results.markdown import fill_section, table
 from dgconv.results.page import readme_table, results_page
 from dgconv.results.record import Record, add_record, read_records
@@ -166,10 +166,14 @@ def test_every_wanted_recipe_exists_and_the_tables_ask_for_what_the_paper_has():
     [
         ([5.0, 5.1], [6.0, 6.1], "holds"),
         ([6.0, 6.1], [5.0, 5.1], "does not hold"),
-        ([5.0, 6.0], [5.1, 6.1], "undecided, within the noise"),
-        ([5.0, 5.2], [5.2, 5.4], "undecided, within the noise"),  # 1.4 standard errors
-        ([5.0, 5.2], [5.3, 5.5], "holds"),  # 2.1
-        ([5.0], [6.0, 6.1], "holds, too few seeds to be sure"),
+        ([5.0, 6.0], [5.3, 6.3], "undecided, within the noise; 45 seeds of each might tell"),
+        ([5.0, 5.2], [5.3, 5.5], "undecided, within the noise; 2 seeds of each might tell"),  # t = 2.1, p = 0.17
+        ([5.0, 5.2, 5.1, 5.1], [5.3, 5.5, 5.4, 5.4], "holds"),  # t = 5.2
+        ([5.0, 5.2], [5.0, 5.2], "undecided, within the noise"),
+        ([5.0], [6.0, 6.1], "holds, too few seeds to be sure"),  # t = 12, p = 0.053: one degree of freedom
+        ([5.0], [6.0, 6.1, 6.05], "holds, if a single seed spreads as others do"),
+        ([6.0, 6.1, 6.05], [5.0], "does not hold, if a single seed spreads as others do"),
+        ([5.0], [6.0], "holds, too few seeds to be sure"),
         ([], [6.0], "missing"),
         ([6.0], [], "missing"),
     ],
@@ -222,8 +226,10 @@ def test_a_study_finds_what_differs_in_one_setting(checkout, add):
     assert len(full.factors) == 3
     page = section(results_page(groups, {}), "One factor at a time")
     assert row_of(page.partition("5 epochs")[0], "lasso: authors → paper")[1:] == [
-        f"{2.6:.2f} % ± {spread:.2f}", f"{0.5:+.2f} ± {lasso.standard_error:.2f}", "0, 1",
+        f"{2.6:.2f} % ± {spread:.2f}", f"{0.5:+.2f} ± {lasso.standard_error:.2f}", "no", "0, 1",
     ]  # fmt: skip
+    sure = {factor.setting: factor.is_beyond_noise for factor in study.factors}
+    assert sure == {"epochs": True, "lasso": False, "per_head_init": False, "precision": True}
     with pytest.raises(UserError, match=r"unknown base of a study 'digit'. Did you mean 'digits'"):
         find_base("digit", groups)
 
@@ -247,6 +253,21 @@ def test_difference(checkout, add):
     delta, standard_error = difference(*groups_in(checkout))
     assert delta == pytest.approx(0.7)
     assert standard_error == pytest.approx((0.08 / 2 + 0.28 / 3) ** 0.5)
+
+
+def test_what_is_beyond_noise(checkout, add):
+    """A spread over two seeds says little, one of none nothing."""
+    add(2.0)
+    add(2.5, lasso="paper")
+    assert is_beyond_noise(*groups_in(checkout)) is None
+    add(2.0, seed=1)
+    assert is_beyond_noise(*groups_in(checkout)) is True, "all seeds alike"
+    for seed, error in enumerate((2.5, 2.6, 2.4), start=1):
+        add(error, lasso="paper", seed=seed)
+    base, other = groups_in(checkout)
+    assert is_beyond_noise(base, other) is is_beyond_noise(other, base) is True
+    assert is_beyond_noise(base, base) is False
+    assert seeds_to_tell(base, base) is None
 
 
 def test_the_command_writes_both_pages_and_checks_them(checkout, add, capsys):

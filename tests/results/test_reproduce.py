@@ -96,7 +96,7 @@ def test_the_page_says_what_is_missing_and_how_to_train_it(checkout, add):
     study = study_of(find_base(DGC, groups), groups)
     assert [factor.setting for factor in study.factors] == ["lasso"]
     assert "lasso" not in {change.setting for change in study.missing}
-    assert ["ramp_end: 0.75 → 0.5", "missing", "", ""] in study.lines
+    assert ["ramp_end: 0.75 → 0.5", "missing", "", "", ""] in study.lines
     assert [line[0].partition(":")[0] for line in study.lines[1:]] == sorted(
         change.setting for change in CHANGES if change.recipe == DGC
     )

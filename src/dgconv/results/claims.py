@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .groups import Group, difference
+from .groups import Group, difference, is_beyond_noise, seeds_to_tell
 from .wanted import Wanted, groups_of
 
 HEADINGS = ("the paper's claim", "better", "than", "difference ± standard error", "in our runs")
-SURE = 2  # standard errors from which a difference is taken for real
 
 
 @dataclass(frozen=True)
@@ -23,12 +22,19 @@ class Claim:
         if better is None or than is None:
             return [*cells, "", "missing"]
         delta, error = difference(than, better)
-        holds = "holds" if delta < 0 else "does not hold"
-        if error is None:
-            return [*cells, f"{delta:+.2f}", f"{holds}, too few seeds to be sure"]
-        if abs(delta) < SURE * error:
-            holds = "undecided, within the noise"
-        return [*cells, f"{delta:+.2f} ± {error:.2f}", holds]
+        spread = "" if error is None else f" ± {error:.2f}"
+        return [*cells, f"{delta:+.2f}{spread}", _verdict(better, than, delta)]
+
+
+def _verdict(better: Group, than: Group, delta: float) -> str:
+    holds = "holds" if delta < 0 else "does not hold"
+    is_sure = is_beyond_noise(than, better)
+    if better.spread is None or than.spread is None:
+        return f"{holds}, if a single seed spreads as others do" if is_sure else f"{holds}, too few seeds to be sure"
+    if is_sure:
+        return holds
+    seeds = seeds_to_tell(than, better)
+    return "undecided, within the noise" + (f"; {seeds} seeds of each might tell" if seeds else "")
 
 
 def _most_seeds(name: str, groups: list[Group]) -> Group | None:

@@ -4,12 +4,15 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 from ..analysis.plan import Cost, reported_for
 from ..train.recipe import Recipe, Reported
 from .record import Record, as_text, changes_of
+
+NOISE = 0.05  # how often seeds alone make a difference that is taken for real
+SURE = 2  # standard errors that this takes with many seeds; with few it takes more
 
 
 @dataclass(frozen=True)
@@ -100,3 +103,29 @@ def difference(base: Group, other: Group) -> tuple[float, float | None]:
     if base.spread is None or other.spread is None:
         return delta, None
     return delta, sqrt(base.spread**2 / len(base.errors) + other.spread**2 / len(other.errors))
+
+
+def is_beyond_noise(base: Group, other: Group) -> bool | None:
+    """Whether seeds alone would make such a difference in fewer than one of twenty cases; None with too few of them.
+
+    Welch's t-test, which knows how little a spread over three seeds tells. A single seed is taken to spread as the
+    seeds of the other group do.
+    """
+    from scipy.stats import ttest_ind_from_stats
+
+    spreads = [group.spread for group in (base, other) if group.spread is not None]
+    if not spreads:
+        return None
+    if not any(spreads):
+        return base.error != other.error
+    facts = [fact for group in (base, other) for fact in (group.error, group.spread or 0.0, len(group.errors))]
+    test = ttest_ind_from_stats(*facts, equal_var=len(spreads) == 1)
+    return bool(test.pvalue < NOISE)
+
+
+def seeds_to_tell(base: Group, other: Group) -> int | None:
+    """About how many of each it takes until a difference like this one is beyond noise; None where nothing is known."""
+    delta, _ = difference(base, other)
+    if base.spread is None or other.spread is None or not delta:
+        return None
+    return ceil(SURE**2 * (base.spread**2 + other.spread**2) / delta**2)

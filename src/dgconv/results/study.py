@@ -5,12 +5,12 @@ from typing import Any
 
 from ..errors import unknown_name
 from ..train.recipe import Recipe, list_recipes
-from .groups import Group, difference
+from .groups import Group, difference, is_beyond_noise
 from .record import as_text, changes_between, changes_of
 from .rows import Row
 from .wanted import CHANGES, all_wanted, groups_of
 
-HEADINGS = ("what changed", "top-1 error", "difference ± standard error", "seeds")
+HEADINGS = ("what changed", "top-1 error", "difference ± standard error", "beyond noise", "seeds")
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class Factor(Change):
     group: Group
     difference: float
     standard_error: float | None
+    is_beyond_noise: bool | None
 
     @property
     def cells(self) -> list[str]:
         row = Row.of_group(self.group)
         error = "" if self.standard_error is None else f" ± {self.standard_error:.2f}"
-        return [self.what, row.error, f"{self.difference:+.2f}{error}", row.seeds]
+        sure = {True: "yes", False: "no", None: "too few seeds"}[self.is_beyond_noise]
+        return [self.what, row.error, f"{self.difference:+.2f}{error}", sure, row.seeds]
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Study:
         """As text, in the order of ``HEADINGS``; the base first."""
         base = Row.of_group(self.base)
         changes = sorted([*self.factors, *self.missing], key=lambda change: change.order)
-        cells = [c.cells if isinstance(c, Factor) else [c.what, "missing", "", ""] for c in changes]
-        return [["nothing", base.error, "", base.seeds], *cells]
+        cells = [c.cells if isinstance(c, Factor) else [c.what, "missing", "", "", ""] for c in changes]
+        return [["nothing", base.error, "", "", base.seeds], *cells]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -79,6 +81,7 @@ class Study:
                     "errors": factor.group.errors,
                     "difference": factor.difference,
                     "standard_error": factor.standard_error,
+                    "beyond_noise": factor.is_beyond_noise,
                 }
                 for factor in self.factors
             ],
@@ -91,7 +94,7 @@ def study_of(base: Group, groups: list[Group]) -> Study:
     factors = []
     for group in groups:
         if group.finished and (change := _only_change(base.recipe, group.recipe)):
-            factors.append(Factor(*change, group, *difference(base, group)))
+            factors.append(Factor(*change, group, *difference(base, group), is_beyond_noise(base, group)))
     return Study(base, sorted(factors, key=lambda factor: factor.order), _missing(base, groups))
 
 
