@@ -77,7 +77,8 @@ def reproduce(
 
 
 def _print(runs: list[MissingRun]) -> None:
-    table = Table(title=f"{len(runs)} missing runs", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    title = f"{len(runs)} missing run{'s' * (len(runs) != 1)}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for heading in ("run folder", "epochs", "state"):
         table.add_column(heading, justify="right" if heading == "epochs" else "left", overflow="fold")
     for run in runs:
