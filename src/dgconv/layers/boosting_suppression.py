@@ -28,7 +28,8 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
     authors fine-tune a trained network at each density). Without a trainer the target holds.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``;
+            but no bias unless asked for.
         density: d, the share of the outputs that each image computes.
         density_step: by how much d falls at a time.
         l1_weight: weight of the mean over images of the sum of the saliencies, those of the last call, in the loss.

@@ -26,7 +26,8 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
     output pixel. In the backward pass the step is the identity, so that the gradient sees the sigmoid.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``;
+            but no bias unless asked for.
         groups: 1; the base path may be grouped instead.
         base_share: 1/p, the share of the inputs in the base path.
         base: ``"first"``: it is the first input channels. ``"blocks"``: p groups, each output seeing its own 1/p.

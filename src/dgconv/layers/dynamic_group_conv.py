@@ -36,7 +36,8 @@ class DynamicGroupConv2d(nn.Module):
     leaf: see :mod:`dgconv.layers`.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``;
+            but no bias unless asked for.
         heads: groups of output channels, each with its own choice of input channels.
         pruning_rate: share of the input channels each head leaves out, in [0, 1).
         squeeze, halve_squeeze: width of the generator, see :func:`~dgconv.layers.saliency.hidden_width`.

@@ -26,7 +26,8 @@ class FullyLearnableGroupConv2d(MethodLayer, nn.Conv2d):
     zero (or its bias). So the cost is not 1/G but :math:`\sum_g |in_g| |out_g|` of :math:`C C'`.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``;
+            but no bias unless asked for.
         groups: G, how many groups there are to choose from. It need not divide anything.
         gradient: what the softmax gets: ``"softmax"`` all of it, as in the paper; ``"argmax"`` only that of the winning
             group, as in a public port, whose channels scarcely ever move.

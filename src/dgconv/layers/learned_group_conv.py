@@ -26,7 +26,8 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
     The original is 1x1 only and needs C to divide R; here the norm runs over the kernel too.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, bias: as in ``nn.Conv2d``;
+            but no bias unless asked for.
         groups: G, groups of filters, each with its own choice.
         condensation: C, the factor by which the inputs of each group shrink; 1 leaves the convolution undivided.
         group_lasso: weight of :math:`\sum_g \sum_j \sqrt{\sum_{o \in g} w_{oj}^2}` in the loss until the last

@@ -29,7 +29,8 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
     plain convolution, which does not normalize.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``;
+            but no bias unless asked for.
         open_share: share of the outputs that the branch leaves open at the start, were they normally distributed. The
             paper: a half, as any fresh batch norm. Training may move it.
         ceiling: of the branch; None as in the paper.
