@@ -68,6 +68,7 @@ def report(
                 "That is much for a page; fewer runs, or --only with the names of a few figures, make it smaller"
             )
         if missing:
-            console.print(f"{len(missing)} things are not in it; it says which, and why")
+            things = "1 thing is" if len(missing) == 1 else f"{len(missing)} things are"
+            console.print(f"{things} not in it; it says which, and why")
 
     show(listing, json, tell)
