@@ -32,8 +32,8 @@ run, nothing rounded. No figure here is typed by hand, and no record is left out
   figure. The authors' code reports it (`best_prec1`), and the paper's figures may well be of this kind.
 - **Paper** is what the paper prints; many of its results are only points in a figure.
 - **MACs** are those of one image in both conventions of counting (`dgconv.analysis.macs`): at the target rate, and with
-  one global threshold (DGC-G), once it is trained, as measured on test images. **Pruned** is the share of saliencies that
-  was left out.
+  one global threshold (DGC-G), once it is trained, as measured on test images. **Pruned** is the share of saliencies
+  that was left out.
 - **Time** is that of one training. Networks trained side by side on one GPU share it: alone, each would take less.
 """
 

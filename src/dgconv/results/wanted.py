@@ -83,8 +83,8 @@ TABLES = (
     ),
     WantedTable(
         "With eight heads, on CIFAR-10",
-        "The same networks and epochs with 8 heads, at both rates; the paper has them in a figure, at 3/4. Each head has "
-        "a generator, so that 8 cost a little more MACs than 4.",
+        "The same networks and epochs with 8 heads, at both rates; the paper has them in a figure, at 3/4. Each head "
+        "has a generator, so that 8 cost a little more MACs than 4.",
         (
             Wanted("cifar10_condensenet50_dgc_heads8", SEEDS),
             Wanted("cifar10_condensenet50_dgc_rate33_heads8", SEEDS),
