@@ -72,5 +72,6 @@ def cut(model: nn.Module) -> nn.Module:
     if isinstance(config := getattr(smaller, "config", None), dict):
         for key in ("prune", "prune_rate", "prune_budget"):
             config.pop(key, None)
-        config.update({"widths": widths} if widths else {})
+        if widths:
+            config["widths"] = config.get("widths", {}) | widths  # a network that was cut before has some
     return smaller
