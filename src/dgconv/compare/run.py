@@ -66,7 +66,7 @@ class CompareSettings:
     def backbone_options(self) -> dict[str, Any]:
         if self.width is None:
             return {}
-        return {"width": int(self.width) if self.width == int(self.width) else self.width}
+        return {"width": int(self.width) if float(self.width).is_integer() else self.width}
 
 
 def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]:
