@@ -15,8 +15,9 @@ from ..deploy.bench_picture import check_picture
 from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..models import create_model, list_models
+from ..pruning.base import check_budget
 from ..train import Recipe, Result
-from .budget import check_budget, options_for_budget
+from .budget import options_for_budget
 from .latency import AGREE, Latency, measure_latencies
 from .methods import RIVALS, Rival, as_it_runs, find_rivals
 from .picture import draw_comparison
