@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..analysis.mac_rules import needs_images
 from ..analysis.macs import count_macs, count_macs_by_convention
 from ..analysis.plan import look_at_data
+from ..analysis.summary import MEASURED_IMAGES
 from ..data.load import refuse_unused_folder
 from ..deploy.bench import describe_machine
 from ..deploy.bench_picture import check_picture
@@ -24,7 +25,6 @@ from .picture import draw_comparison
 from .record import PICTURE, Comparison, MethodResult, SeedResult, budget_note, write_comparison
 from .runs import PlannedRun, WatcherFor, plan_runs, train_runs, unwatched
 
-MEASURED_IMAGES = 256  # whose MACs are counted, where they depend on the image
 TIMED_IMAGES = 16
 DEFAULTS: dict[str, dict[str, int]] = {"digits": {"epochs": 15, "image_size": 16}}  # minutes on two cores
 
