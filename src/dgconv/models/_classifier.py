@@ -47,6 +47,10 @@ class ImageClassifier(nn.Module, ABC):
         self.set_submodule(self.classifier_path, fresh)
         if hasattr(self, "config"):
             self.config["num_classes"] = num_classes
+            if widths := dict(self.config.get("widths", {})):  # it was cut
+                widths.pop(self.classifier_path, None)
+                widths |= {self.classifier_path: [num_classes, self.num_features]} if num_classes else {}
+                self.config["widths"] = widths
 
 
 def check_sizes(name: str, *sizes: int) -> None:
