@@ -71,7 +71,7 @@ def make_classifier(features: int, num_classes: int) -> nn.Module:
 
 
 def initialize(model: nn.Module) -> None:
-    """Kaiming-normal by fan-out for plain convolutions; our own layers have their own start."""
+    """Kaiming-normal by fan-out for every ``nn.Conv2d``; a dynamic layer, which is none, has its own start."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
