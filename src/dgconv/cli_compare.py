@@ -84,7 +84,7 @@ def compare(
         comparison = run_comparison(settings, folder, device=find_device(device), watchers=watchers)
     except Stopped as stopped:
         print(f"dgconv: stopped and saved in {folder}. The same command goes on from there", file=sys.stderr)
-        sys.exit(128 + stopped.number)
+        sys.exit(stopped.exit_status)
     show(comparison.to_dict(), json, lambda _: print_comparison(console, comparison, folder))
 
 
