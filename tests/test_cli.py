@@ -252,6 +252,7 @@ def test_models(capsys):
         (["train", "digits", "--data-dir", "."], "the digits are embedded. Leave --data-dir out"),
         (["train", "--dry-run", "--data-dir", "."], "the digits are embedded"),
         (["compare", "--data-dir", "."], "the digits are embedded"),
+        (["compare", "--width", "inf"], "each from 1 to 1000000, got 3, 3, 3, inf"),
         (["train", "--epochs", "0"], "epochs must be a whole number from 1 to 1000000000, got 0"),
         (["train", "--momentum", "5"], "momentum must be from 0 to below 1, got 5.0"),
         (["train", "--weight-decay", "1e300"], "weight_decay must be a number from 0 to 1e+30, got 1e+300"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from math import nan
-from types import TracebackType
 
 from rich import box
 from rich.console import Console
@@ -39,9 +38,7 @@ class TrainingDisplay:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.progress.stop()
 
     def start(self, index: int, name: str, steps: int, done: int) -> None:

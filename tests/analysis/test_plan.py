@@ -21,6 +21,7 @@ from dgconv.analysis.plan import (
 )
 from dgconv.cli import main
 from dgconv.errors import UserError
+from dgconv.pruning import PRUNING_METHODS
 from dgconv.train.recipe import Recipe, Reported, list_recipes, load_recipe, reported_of
 
 # With a global threshold "the actual pruning rate is slightly different to the target" (the paper); ours is the target.
@@ -153,3 +154,11 @@ def test_a_network_whose_memory_was_estimated_is_let_go():
     del model
     gc.collect()
     assert weight() is None
+
+
+@pytest.mark.parametrize("method", PRUNING_METHODS)
+def test_of_a_network_that_will_be_pruned_what_will_be_left(method):
+    plan = plan_training(Recipe(model="resnet20", width=8, image_size=8, prune=method, prune_budget=0.5))
+    dense = plan_training(Recipe(model="resnet20", width=8, image_size=8)).cost
+    assert plan.cost.macs["paper"] == pytest.approx(0.5 * dense.macs["paper"], rel=0.05)
+    assert plan.cost.dense_macs == dense.macs

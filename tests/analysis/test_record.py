@@ -143,9 +143,7 @@ def test_observers_do_not_push_each_other_out(run, split):
     assert sum(len(mask) for mask in masks) == recording.images == len(split)
 
 
-def test_a_folder_is_recorded_too_and_training_passes_as_well(head_folder, head_run, split):
-    recording, evaluation = record_run(head_folder, split, examples=4)
-    assert recording.pruned_share == head_run.recording.pruned_share == evaluation.pruned_share
+def test_training_passes_are_recorded_too():
     model = create_model("resnet20_dgc", width=8)
     with record(model, examples=2) as recording:
         model(torch.randn(5, 3, 8, 8)).sum().backward()

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, create_model, dynamic_layers, list_models
 from dgconv.errors import UserError
 from dgconv.models import _registry, register_backbone
+from dgconv.pruning import pruning_of
 
 RIVALS = ("lgc", "flgc", "fbs", "cgnet", "lccn")  # on three of the backbones in small, in tests/layers/test_methods.py
 NAMES = [name for name in list_models() if not name.endswith(RIVALS)]
@@ -80,6 +81,10 @@ def test_a_layer_of_ones_own():
     model = create_model("resnet20", conv_layer=Own)
     assert sum(isinstance(module, Own) for module in model.modules()) == 20
     assert not hasattr(model, "config")
+    widths = {"layer1.0.conv1": [12, 16], "layer1.0.bn1": [12], "layer1.0.conv2": [16, 12]}
+    pruned = create_model("resnet20", conv_layer=Own, prune="l1", widths=widths)
+    assert pruning_of(pruned) is not None
+    assert pruned.layer1[0].conv1.out_channels == 12
 
 
 def test_defaults_are_those_that_give_the_reported_macs():

@@ -63,6 +63,28 @@ def test_widths_rebuild_it(network, backbone):
     assert fresh.num_features == smaller.num_features
 
 
+@pytest.mark.parametrize("classes", [0, 5, 20])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_a_fresh_classifier_is_rebuilt_too(network, backbone, classes):
+    smaller = cut(pruned(network, backbone))
+    smaller.reset_classifier(classes)
+    fresh = create_model(**smaller.config)
+    fresh.load_state_dict(smaller.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(fresh.eval()(images), smaller.eval()(images))
+
+
+def test_cut_again(network):
+    smaller = cut(pruned(network, rate=0.5))
+    attach_pruning(smaller, "l1", rate=0.2)  # which takes nothing from its narrow layers
+    pruning_of(smaller).prune(smaller)
+    smallest = cut(smaller)
+    fresh = create_model(**smallest.config)
+    fresh.load_state_dict(smallest.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(fresh.eval()(images), smallest(images))
+
+
 def test_nothing_pruned_nothing_cut(network):
     model = network()
     attach_pruning(model, "sfp")

@@ -215,3 +215,17 @@ def test_images_that_overflow_in_an_evaluation_do_not_end_the_training(begin, tm
     assert not math.isfinite(first.test_loss)
     assert math.isfinite(last.test_loss)
     assert [line["test_loss"] is None for line in read_metrics(tmp_path)] == [True, False]
+
+
+def test_nor_do_they_keep_a_run_that_is_done_from_being_looked_at_again(begin, tmp_path, digits):
+    run = begin(epochs=1)
+    steps = run.advance()
+    for _ in range(run.steps_per_epoch):
+        next(steps)
+    for module in run.model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.fill_(-1e38)
+    (metrics,) = steps
+    again = Run(run.recipe, tmp_path, digits, torch.device("cpu"), load_checkpoint(tmp_path))
+    assert not list(again.advance())
+    assert again.evaluation.error == metrics.test_error

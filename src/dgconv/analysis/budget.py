@@ -38,19 +38,13 @@ class Pass:
 
 @torch.no_grad()
 def run_at_rate(
-    model: nn.Module,
-    split: Split,
-    rate: float,
-    calibration: Tensor,
-    *,
-    batch_size: int | None = None,
-    device: torch.device | str = "cpu",
+    model: nn.Module, split: Split, rate: float, calibration: Tensor, device: torch.device | str = "cpu"
 ) -> Pass:
     """All images once at this rate; ``calibration`` are the images for :func:`set_rate`."""
     correct, margins, macs = [], [], []
     cost: ImageCost | None = None
     with evaluating(model), at_rate(model, rate, calibration):
-        for x, target in split.batches(batch_size or images_at_once(device), train=False, device=device):
+        for x, target in split.batches(images_at_once(device), train=False, device=device):
             cost = cost or ImageCost(model, tuple(x.shape[1:]))
             with cost:
                 logits = model(x.contiguous(memory_format=torch.channels_last))

@@ -13,6 +13,7 @@ from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
+from ..pruning import what_will_be_left
 from ..train.mac_budget import MacBudget
 from ..train.recipe import MODEL_OPTIONS, Recipe, Reported, list_recipes, load_recipe, reported_of
 from ..train.schedule import WARM_UP_END
@@ -138,12 +139,13 @@ def look_at_data(recipe: Recipe) -> DataFacts:
 
 @one_thread()
 def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = None) -> Cost:
-    """Parameters and MACs, those of the dense network included."""
+    """Parameters that are trained, and MACs of what will be left of them; those of the dense network included."""
     model = model or recipe.build_model(data.classes)
     size = (3, data.side, data.side)
-    counts = count_macs_by_convention(model, size)
+    counts, used = count_macs_by_convention(model, size), what_will_be_left(model)
+    left = counts if used is model else count_macs_by_convention(used, size)
     dense = {convention: count.dense_macs for convention, count in counts.items()}
-    return Cost(_parameters(model), {convention: count.macs for convention, count in counts.items()}, dense)
+    return Cost(_parameters(model), {convention: count.macs for convention, count in left.items()}, dense)
 
 
 def reported_for(recipe: Recipe) -> Reported | None:

@@ -10,7 +10,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,7 +20,6 @@ from ..data.base import Batch
 from ..errors import UserError
 from ..layers import DynamicGroupConv2d
 from ..layers.select import dynamic_layers
-from ..models import load_model
 from ..train.evaluate import Evaluation, evaluate
 from .reservoir import Reservoir
 
@@ -166,13 +164,9 @@ def record(model: nn.Module, *, examples: int = 256, classes: int | None = None,
 
 
 def record_run(
-    run: nn.Module | Path, split: Split, *, device: torch.device | str = "cpu", **options: Any
+    model: nn.Module, split: Split, *, device: torch.device | str = "cpu", **options: Any
 ) -> tuple[Recording, Evaluation]:
-    """Evaluate a model, or the one of a run folder, on every image of a split, and record it.
-
-    ``options`` are those of :func:`record`.
-    """
-    model = run if isinstance(run, nn.Module) else load_model(run, device)
+    """Evaluate a model on every image of a split, and record it; ``options`` are those of :func:`record`."""
     with record(model, **options) as recording:
         evaluation = evaluate(model, recording.watch(split), device=device)
     return recording, evaluation

@@ -12,6 +12,8 @@ from ..pruning import what_is_left
 from .mac_rules import needs_images
 from .macs import count_macs_by_convention
 
+MEASURED_IMAGES = 256  # whose MACs are counted, where they depend on the image
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -55,10 +57,8 @@ def summarize(
     )
 
 
-def images_to_measure(
-    model: nn.Module, data: Data, device: torch.device | str = "cpu", count: int = 256
-) -> Tensor | None:
+def images_to_measure(model: nn.Module, data: Data, device: torch.device | str = "cpu") -> Tensor | None:
     """Test images, if what the model costs depends on the image."""
     if not needs_images(model):
         return None
-    return next(iter(data.test.batches(count, train=False, device=device)))[0]
+    return next(iter(data.test.batches(MEASURED_IMAGES, train=False, device=device)))[0]

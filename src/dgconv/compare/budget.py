@@ -11,6 +11,7 @@ from ..deploy.settle import settle_
 from ..errors import UserError, unknown_name
 from ..models import create_model
 from ..pruning import attach_pruning
+from ..pruning.base import check_budget
 from ..train.recipe import MODEL_OPTIONS
 from .methods import RIVALS
 
@@ -106,11 +107,6 @@ def expected_share(
             settle_(model, size)
             images = torch.randn(2, *size)
         return count_macs(model, size, images=images).macs / count_macs(dense, size).macs
-
-
-def check_budget(budget: float) -> None:
-    if not 0 < budget <= 1:
-        raise UserError(f"the budget is a share of the dense network's MACs, above 0 and up to 1, got {budget}")
 
 
 def _shares_of_numbers(share: Callable[[int], float], budget: float) -> dict[int, float]:

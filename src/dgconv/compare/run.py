@@ -9,21 +9,22 @@ from torch import Tensor, nn
 from ..analysis.mac_rules import needs_images
 from ..analysis.macs import count_macs, count_macs_by_convention
 from ..analysis.plan import look_at_data
+from ..analysis.summary import MEASURED_IMAGES
 from ..data.load import refuse_unused_folder
 from ..deploy.bench import describe_machine
 from ..deploy.bench_picture import check_picture
 from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..models import create_model, list_models
+from ..pruning.base import check_budget
 from ..train import Recipe, Result
-from .budget import check_budget, options_for_budget
+from .budget import options_for_budget
 from .latency import AGREE, Latency, measure_latencies
 from .methods import RIVALS, Rival, as_it_runs, find_rivals
 from .picture import draw_comparison
 from .record import PICTURE, Comparison, MethodResult, SeedResult, budget_note, write_comparison
 from .runs import PlannedRun, WatcherFor, plan_runs, train_runs, unwatched
 
-MEASURED_IMAGES = 256  # whose MACs are counted, where they depend on the image
 TIMED_IMAGES = 16
 DEFAULTS: dict[str, dict[str, int]] = {"digits": {"epochs": 15, "image_size": 16}}  # minutes on two cores
 
@@ -66,7 +67,7 @@ class CompareSettings:
     def backbone_options(self) -> dict[str, Any]:
         if self.width is None:
             return {}
-        return {"width": int(self.width) if self.width == int(self.width) else self.width}
+        return {"width": int(self.width) if float(self.width).is_integer() else self.width}
 
 
 def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from .graph import Concat, Graph, values_read
+from .memory import aligned
 from .shapes import Shape, as_planes
-
-ALIGNMENT = 16  # floats: a cache line
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,6 @@ def assign_offsets(buffers: Iterable[Buffer]) -> int:
         for other in sorted(placed, key=lambda other: other.offset):
             meets_in_time = buffer.first <= other.last and other.first <= buffer.last
             if meets_in_time and buffer.offset + buffer.floats > other.offset:
-                buffer.offset = max(buffer.offset, _aligned(other.offset + other.floats))
+                buffer.offset = max(buffer.offset, aligned(other.offset + other.floats))
         placed.append(buffer)
-    return max((_aligned(buffer.offset + buffer.floats) for buffer in placed), default=0)
-
-
-def _aligned(floats: int) -> int:
-    return -(-floats // ALIGNMENT) * ALIGNMENT
+    return max((aligned(buffer.offset + buffer.floats) for buffer in placed), default=0)

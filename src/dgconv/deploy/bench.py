@@ -116,7 +116,8 @@ def _bench(
                 seconds, missing, disagreements = _measure_forms(forms, count, images, repeats)
                 problems += [f"batch {len(images)}: {problem}" for problem in disagreements]
                 done, rows = len(next(iter(seconds.values()))), rows_of(forms, seconds, missing)
-                measurements.append(Measurement(len(images), count, done, rows, _split(model, images)))
+                split = median_split(model, images, FEWEST) if native.available() else {}
+                measurements.append(Measurement(len(images), count, done, rows, split))
         tell("done", total, total)
     rates = [layer.pruning_rate for _, layer in dynamic_layers(model)]
     return Bench(
@@ -212,10 +213,8 @@ def _settle(call: Call) -> None:
         call()
 
 
-def _split(model: nn.Module, images: Tensor, repeats: int = 5) -> dict[str, float]:
-    """Median seconds of the parts of the prepared network; nothing where they cannot be told apart."""
-    if not native.available():
-        return {}
+def median_split(model: nn.Module, images: Tensor, repeats: int) -> dict[str, float]:
+    """Seconds of the parts of the prepared network."""
     prepared = prepare(model)
     prepared(images)
     splits = [prepared.time_split(images) for _ in range(repeats)]

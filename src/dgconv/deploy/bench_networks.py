@@ -45,10 +45,11 @@ def find_networks(
     trained: ImageClassifier | None = None
     if path.is_dir():
         trained = load_model(path)
-        if pruning_of(trained):
+        if pruning_of(trained) or "widths" in trained.config:
             raise UserError(
                 f"{path} has pruned filters, and no siblings with other convolutions. Time what is left of it with "
-                "dgconv.deploy.measure(dgconv.pruning.cut(model), images), or methods together with 'dgconv compare'"
+                "dgconv.deploy.measure(dgconv.pruning.what_is_left(model), images), or methods together with "
+                "'dgconv compare'"
             )
         config, size = trained.config, input_size_of(path, trained)
     elif source in list_recipes() or source.endswith(".toml"):

@@ -9,11 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..layers._conv import resolve_padding
-from ..ops.geometry import pair
 from .builder import Builder, NotNative, Value, known, planes, same_grid
-from .graph import Concat, Conv, Norm
-from .module_rules import OTHER_SHAPE, adaptive_average_pool, average_pool, flatten, linear, max_pool, norm_of
+from .graph import Concat, Norm
+from .module_rules import (
+    OTHER_SHAPE,
+    adaptive_average_pool,
+    average_pool,
+    conv_step,
+    flatten,
+    linear,
+    max_pool,
+    norm_of,
+)
 
 Rule = Callable[..., Any]  # rule(builder, ...)
 RULES: dict[Callable[..., Any], Rule] = {
@@ -110,11 +117,7 @@ def _conv2d(
     x = planes(x)
     if not isinstance(weight, Tensor) or not isinstance(bias, Tensor | None):
         raise NotNative("its weight depends on the image")
-    kernel = (weight.shape[2], weight.shape[3])
-    padding, extra = resolve_padding(padding, kernel, pair(stride), pair(dilation))
-    bias = None if bias is None else bias.detach()
-    step = Conv(x.name, "", weight.detach(), bias, pair(stride), padding, extra, pair(dilation), groups)
-    return builder.window(x, step)
+    return builder.window(x, conv_step(x, weight, bias, stride, padding, dilation, groups))
 
 
 @_rule(F.batch_norm)

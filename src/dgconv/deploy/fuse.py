@@ -64,7 +64,7 @@ def join_expansions(graph: Graph) -> Graph:
     uses = _use_counts(graph)
     steps: dict[str, Step] = {}  # by output, in order
     for step in graph.steps:
-        if isinstance(step, Conv) and _is_depthwise(step) and uses[step.input] == 1:
+        if isinstance(step, Conv) and _takes_an_expansion(step) and uses[step.input] == 1:
             first = steps.get(step.input)
             between = _between(list(steps.values()), first, None) if first else []
             if isinstance(first, Conv) and _is_expansion(first) and not _may_change(between, [first.input]):
@@ -83,8 +83,8 @@ def _is_expansion(conv: Conv) -> bool:
     return is_plain and (is_pointwise or is_of_few) and len(conv.weight) >= 16
 
 
-def _is_depthwise(conv: Conv) -> bool:
-    """Of the kinds that the native kernel for both convolutions knows."""
+def _takes_an_expansion(conv: Conv) -> bool:
+    """A depthwise one, of the kinds that the native kernel for both convolutions knows."""
     is_plain = conv.gate is conv.picks is conv.boost is conv.before is conv.residual is None
     is_depthwise = conv.weight.shape[:2] == (conv.groups, 1) and not conv.interleaved and conv.dilation == (1, 1)
     return is_plain and is_depthwise and conv.weight.shape[2:] in ((3, 3), (5, 5)) and conv.stride in ((1, 1), (2, 2))

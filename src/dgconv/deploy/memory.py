@@ -40,6 +40,11 @@ def _c_library() -> CDLL:
     return CDLL(None)
 
 
+def aligned(floats: int) -> int:
+    """At least so many, and whole cache lines."""
+    return -(-floats // ALIGNMENT) * ALIGNMENT
+
+
 class Memory:
     """Hands out vectors, one behind the other."""
 
@@ -50,5 +55,5 @@ class Memory:
         if self._used + floats > len(self._block):
             self._block, self._used = empty(max(floats, BLOCK_FLOATS)), 0
         start = self._used
-        self._used += -(-floats // ALIGNMENT) * ALIGNMENT
+        self._used += aligned(floats)
         return self._block[start : start + floats]

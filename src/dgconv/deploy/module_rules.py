@@ -57,23 +57,20 @@ def _nothing(builder: Builder, module: nn.Module, x: Value) -> Value:
 @_rule(nn.Conv2d, GroupedConv2d)
 def _conv(builder: Builder, module: nn.Conv2d, x: Value) -> Value:
     x = planes(x)
-    padding, extra = resolve_padding(
-        module.padding, pair(module.kernel_size), pair(module.stride), pair(module.dilation)  # type: ignore[arg-type]
-    )  # fmt: skip
-    step = Conv(
-        x.name,
-        "",
-        module.weight.detach(),
-        None if module.bias is None else module.bias.detach(),
-        pair(module.stride),  # type: ignore[arg-type]
-        padding,
-        extra,
-        pair(module.dilation),  # type: ignore[arg-type]
-        module.groups,
-    )
+    step = conv_step(x, module.weight, module.bias, module.stride, module.padding, module.dilation, module.groups)
     if module.padding_mode != "zeros":
         raise NotNative(f"padding_mode {module.padding_mode!r}", after_window(x, step))
     return builder.window(x, step)
+
+
+def conv_step(
+    x: Value, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Conv:
+    """A static convolution of x, its arguments as torch has them."""
+    stride, dilation = pair(stride), pair(dilation)
+    padding, extra = resolve_padding(padding, (weight.shape[2], weight.shape[3]), stride, dilation)
+    bias = None if bias is None else bias.detach()
+    return Conv(x.name, "", weight.detach(), bias, stride, padding, extra, dilation, groups)
 
 
 @_rule(StandardGroupConv2d)

@@ -9,9 +9,9 @@ from torch import Tensor
 from ..errors import UserError
 from ..ops import structs
 from ..ops.native import library
-from .arena import ALIGNMENT, Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
+from .arena import Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
 from .graph import Concat, Conv, Graph, Step, values_read
-from .memory import empty
+from .memory import aligned, empty
 from .packing import PackedStep
 from .shapes import Shape, as_planes, convolved_shape, value_shapes
 
@@ -50,7 +50,7 @@ class Plan:
         steps, self.labels = self._native_steps()
         self.steps = (structs.Step * len(steps))(*steps)
         scratch = max((library().dgconv_scratch_floats(byref(step)) for step in steps), default=0)
-        self._scratch_floats = -(-scratch // ALIGNMENT) * ALIGNMENT
+        self._scratch_floats = aligned(scratch)
         self._program = structs.Program(
             self.steps, len(steps), batch, self._regions, len(self._regions), self._arena_floats, self._scratch_floats
         )

@@ -9,7 +9,7 @@ CALM = 0.1  # of the generators' start
 
 
 @torch.no_grad()
-def settle_(model: nn.Module, input_size: tuple[int, int, int], batches: int = 2, batch_size: int = 8) -> None:
+def settle_(model: nn.Module, input_size: tuple[int, int, int], batches: int = 2) -> None:
     """Change a fresh network so that its numbers stay ordinary for any random image, and leave it in eval mode.
 
     Every batch norm gets the statistics of random images. A dynamic layer multiplies its input by saliencies that grow
@@ -26,7 +26,7 @@ def settle_(model: nn.Module, input_size: tuple[int, int, int], batches: int = 2
     generator = torch.Generator().manual_seed(0)
     model.train()
     for _ in range(batches):
-        model(torch.randn(batch_size, *input_size, generator=generator))
+        model(torch.randn(8, *input_size, generator=generator))
     model.eval()
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..ops.geometry import Size2, pair
+from ..ops.geometry import Pair, Size2, pair
 from ._conv import resolve_padding, takes_images
 from .method import MethodLayer
 
@@ -92,9 +92,7 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
         return f"{super().extra_repr()}, {about}"
 
 
-def _centre(
-    kernel_size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], padding: Size2 | str
-) -> list[int]:
+def _centre(kernel_size: Pair, stride: Pair, dilation: Pair, padding: Size2 | str) -> list[int]:
     """What to add to the input's sides (or cut off, if negative) to leave the middle of each kernel's window."""
     around, extra = resolve_padding(padding, kernel_size, stride, dilation)
     sides: list[int] = []

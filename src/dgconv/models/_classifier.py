@@ -47,6 +47,10 @@ class ImageClassifier(nn.Module, ABC):
         self.set_submodule(self.classifier_path, fresh)
         if hasattr(self, "config"):
             self.config["num_classes"] = num_classes
+            if widths := dict(self.config.get("widths", {})):  # it was cut
+                widths.pop(self.classifier_path, None)
+                widths |= {self.classifier_path: [num_classes, self.num_features]} if num_classes else {}
+                self.config["widths"] = widths
 
 
 def check_sizes(name: str, *sizes: int) -> None:
@@ -67,7 +71,7 @@ def make_classifier(features: int, num_classes: int) -> nn.Module:
 
 
 def initialize(model: nn.Module) -> None:
-    """Kaiming-normal by fan-out for plain convolutions; our own layers have their own start."""
+    """Kaiming-normal by fan-out for every ``nn.Conv2d``; a dynamic layer, which is none, has its own start."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")

@@ -156,21 +156,21 @@ def create_model(
             f"{name} has no option {', '.join(map(repr, unknown))}. It takes {', '.join(sorted(known))}"
             + (f"; its layers take {', '.join(method.options)}" if method.options else "")
         )
-    if conv_layer is not None:
-        return backbone.build(conv_layer=conv_layer, **backbone_options)
-    model = backbone.build(conv_layer=partial(method.layer, **method.fixed, **layer_options), **backbone_options)
+    layer = conv_layer or partial(method.layer, **method.fixed, **layer_options)
+    model = backbone.build(conv_layer=layer, **backbone_options)
     if not isinstance(model, ImageClassifier):
         raise UserError(
             f"the backbone {backbone_name} builds a {type(model).__name__}, which is no ImageClassifier: derive it "
             "from dgconv.models.ImageClassifier, with classifier_path, num_features, input_size and forward_features"
         )
-    model.config = {"name": name, "num_classes": model.num_classes, **given}
+    if conv_layer is None:
+        cut = {"widths": widths} if widths else {}
+        model.config = {"name": name, "num_classes": model.num_classes, **given, **cut}
     if widths or prune:
         from ..pruning import attach_pruning, resize_  # which stands above the models
 
         if widths:
             resize_(model, widths)
-            model.config["widths"] = widths
         if prune:
             attach_pruning(model, prune, prune_rate, prune_budget)
     return model

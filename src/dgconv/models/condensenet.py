@@ -13,6 +13,9 @@ from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d, r
 from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
 from ._registry import ConvLayer, norm_after, register_backbone
 
+BOTTLENECK = 4  # outputs of a 1x1 convolution, in units of the growth
+GROUPS = 4  # of the 3x3 convolutions
+
 
 class DenseLayer(nn.Module):
     """BN, ReLU, 1x1 to four times the growth, BN, ReLU, grouped 3x3 to the growth, appended to the input.
@@ -20,15 +23,13 @@ class DenseLayer(nn.Module):
     ``stage_channels`` is how many there are at the end of the stage: room for them is taken at once.
     """
 
-    def __init__(
-        self, in_channels: int, growth: int, stage_channels: int, conv_layer: ConvLayer, groups: int, bottleneck: int
-    ) -> None:
+    def __init__(self, in_channels: int, growth: int, stage_channels: int, conv_layer: ConvLayer) -> None:
         super().__init__()
         self.stage_channels = stage_channels
         self.norm1 = BatchNormReLU2d(in_channels)
-        self.conv1 = conv_layer(in_channels, bottleneck * growth, 1, bias=False)
-        self.norm2 = norm_after(self.conv1, bottleneck * growth, relu=True)
-        self.conv2 = GroupedConv2d(bottleneck * growth, growth, 3, padding=1, groups=groups, bias=False)
+        self.conv1 = conv_layer(in_channels, BOTTLENECK * growth, 1, bias=False)
+        self.norm2 = norm_after(self.conv1, BOTTLENECK * growth, relu=True)
+        self.conv2 = GroupedConv2d(BOTTLENECK * growth, growth, 3, padding=1, groups=GROUPS, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         out, x = self.norm1(x, and_input=True)
@@ -42,8 +43,6 @@ class CondenseNet(ImageClassifier):
         stages: dense layers a stage; average pooling halves the size in between.
         growth: channels each layer of a stage adds.
         stem: ``"cifar"`` or ``"imagenet"``, which strides by 2.
-        conv3x3_groups: groups of the 3x3 convolutions.
-        bottleneck: outputs of a 1x1 convolution, in units of the growth.
     """
 
     classifier_path = "classifier"
@@ -56,15 +55,13 @@ class CondenseNet(ImageClassifier):
         stem: str,
         conv_layer: ConvLayer = nn.Conv2d,
         num_classes: int = 10,
-        conv3x3_groups: int = 4,
-        bottleneck: int = 4,
     ) -> None:
         super().__init__()
         if len(stages) != len(growth):
             raise UserError(f"stages and growth must have one length, got {list(stages)} and {list(growth)}")
         check_sizes("stages and growth", *stages, *growth)
-        if any(rate % conv3x3_groups for rate in growth):
-            raise UserError(f"growth must be multiples of {conv3x3_groups}, the groups of a 3x3, got {list(growth)}")
+        if any(rate % GROUPS for rate in growth):
+            raise UserError(f"growth must be multiples of {GROUPS}, the groups of a 3x3, got {list(growth)}")
         self.input_size = (3, 32, 32) if stem == "cifar" else (3, 224, 224)
         channels = 2 * growth[0]
         self.stem = nn.Conv2d(3, channels, 3, 1 if stem == "cifar" else 2, 1, bias=False)
@@ -74,7 +71,7 @@ class CondenseNet(ImageClassifier):
                 self.stages.append(HalvingAvgPool2d())
             end = channels + layers * rate
             for before in range(channels, end, rate):
-                self.stages.append(DenseLayer(before, rate, end, conv_layer, conv3x3_groups, bottleneck))
+                self.stages.append(DenseLayer(before, rate, end, conv_layer))
             channels = end
         self.norm = BatchNormReLU2d(channels)
         self.num_features = channels

@@ -17,7 +17,7 @@ from ..errors import UserError
 from ..read_values import check_table, load_json, read_values
 from ._classifier import ImageClassifier
 from .run_config import Macs, ModelOptions
-from .storage import create_from_file
+from .storage import create_from_file, put_weights
 
 FOLDER_VARIABLE = "DGCONV_WEIGHTS"
 IN_CHECKOUT = Path("results") / "weights"
@@ -108,10 +108,7 @@ def create_pretrained(model: str, which: bool | str, options: dict[str, Any]) ->
         raise UserError(f"{path} cannot be read: {error.strerror}. Its card is there; fetch the file again") from None
     if hashlib.sha256(content).hexdigest() != card.sha256:
         raise UserError(f"{path} is not the file its card describes: the SHA-256 differs. Fetch both again")
-    try:
-        network.load_state_dict(load(content))
-    except RuntimeError as error:
-        raise UserError(f"{path} does not fit {model} as this version of dgconv builds it: {error}") from None
+    put_weights(network, load(content), path)
     return network
 
 

@@ -91,7 +91,7 @@ def _fold(weight: Tensor, gates: Tensor) -> Tensor:
 
 
 def _pixels(x: Tensor) -> Tensor:
-    """[B, C, P]: a view in both memory formats."""
+    """[B, C, P]: a view in both memory formats, unless a stride left some out."""
     return x.flatten(2)
 
 

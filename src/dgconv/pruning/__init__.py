@@ -4,7 +4,15 @@ from .base import FilterPruning
 from .cut import resize_
 from .fpgm import GeometricMedianPruning
 from .l1 import L1Pruning
-from .methods import PRUNING_METHODS, PruningMethod, attach_pruning, cut, pruning_of, what_is_left
+from .methods import (
+    PRUNING_METHODS,
+    PruningMethod,
+    attach_pruning,
+    cut,
+    pruning_of,
+    what_is_left,
+    what_will_be_left,
+)
 from .ns import NetworkSlimming
 from .sfp import SoftFilterPruning
 
@@ -14,6 +22,7 @@ __all__ = [
     "pruning_of",
     "resize_",
     "what_is_left",
+    "what_will_be_left",
     "PRUNING_METHODS",
     "PruningMethod",
     "FilterPruning",

@@ -149,7 +149,12 @@ def check_amount(rate: float | None, budget: float | None) -> None:
         raise UserError("give a pruning rate or a budget, not both: the one follows from the other")
     if rate is not None and not 0 <= rate < 1:
         raise UserError(f"the pruning rate is the share of channels to prune, from 0 to below 1, got {rate}")
-    if budget is not None and not 0 < budget <= 1:
+    if budget is not None:
+        check_budget(budget)
+
+
+def check_budget(budget: float) -> None:
+    if not 0 < budget <= 1:
         raise UserError(f"the budget is a share of the dense network's MACs, above 0 and up to 1, got {budget}")
 
 

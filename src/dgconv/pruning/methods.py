@@ -58,6 +58,16 @@ def what_is_left(model: nn.Module) -> nn.Module:
     return cut(model) if pruning_of(model) else model
 
 
+def what_will_be_left(model: nn.Module) -> nn.Module:
+    """The same before the training: as many channels are cut as will be, whichever, which is enough to count MACs."""
+    pruning = pruning_of(model)
+    if pruning is None:
+        return model
+    smaller = without_pruning(model)
+    cut_channels(smaller, pruning.sets, pruning.as_many_as_chosen(model, pruning.rate))
+    return smaller
+
+
 def cut(model: nn.Module) -> nn.Module:
     """A new network without the channels that ``model`` has pruned for good, and without masks.
 
@@ -72,5 +82,6 @@ def cut(model: nn.Module) -> nn.Module:
     if isinstance(config := getattr(smaller, "config", None), dict):
         for key in ("prune", "prune_rate", "prune_budget"):
             config.pop(key, None)
-        config.update({"widths": widths} if widths else {})
+        if widths:
+            config["widths"] = config.get("widths", {}) | widths  # a network that was cut before has some
     return smaller

@@ -43,7 +43,7 @@ class LayerTimes:
         return sum(layer.deciding for layer in self.layers.values())
 
 
-def measure_layers(run: RunFolder, names: Collection[str], repeats: int = REPEATS) -> LayerTimes:
+def measure_layers(run: RunFolder, names: Collection[str]) -> LayerTimes:
     """One test image through the prepared network, the median of several calls, for the layers of these names."""
     prepared = prepare(what_is_left(load_model(run.folder)))  # the run's own may be on a GPU
     report = prepared.report()
@@ -51,14 +51,14 @@ def measure_layers(run: RunFolder, names: Collection[str], repeats: int = REPEAT
         raise UserError(f"parts of the prepared network run with torch, which tells no layers: {report.left[0].reason}")
     image = next(iter(run.data.test.batches(1, train=False)))[0]
     prepared(image)
-    calls = [_time_once(prepared, image, names) for _ in range(repeats)]
+    calls = [_time_once(prepared, image, names) for _ in range(REPEATS)]
     middle = {
         name: LayerTime(median(call[name].total for call in calls), median(call[name].deciding for call in calls))
         for name in calls[0]
     }
     call = sum(time.total for time in middle.values())
     middle.pop(REST, None)
-    return LayerTimes(middle, call, describe_environment("cpu"), report.isa, repeats)
+    return LayerTimes(middle, call, describe_environment("cpu"), report.isa, REPEATS)
 
 
 def _time_once(prepared: PreparedModel, image: Tensor, names: Collection[str]) -> dict[str, LayerTime]:

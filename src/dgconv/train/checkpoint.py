@@ -37,7 +37,7 @@ class Checkpoint:
     """``tensors`` by name: ``model.*``, ``momentum.*``, ``random.*``, ``library.*``, copies on the CPU."""
 
     position: Position
-    recipe: dict[str, Any]
+    recipe: dict[str, Any]  # as ``Recipe.to_dict`` has it
     tensors: dict[str, Tensor] = field(default_factory=dict)
     classes: list[str] = field(default_factory=list)  # of the data set; older ones do not say
 
@@ -98,12 +98,11 @@ def restore_random_states(states: dict[str, Tensor], device: torch.device) -> No
 def recipe_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """What another recipe would change about a run; where its data lies is not part of it, nor how steps are compiled.
 
-    Nor is what happens to corrupt images: a run that one of them stopped can go on without it. Settings that came with
-    a later version of dgconv than the run had their default value before.
+    Nor is what happens to corrupt images: a run that one of them stopped can go on without it.
     """
     free = {"data_dir", "workers", "skip_corrupt_images", "name", "checkpoint_minutes", "compile"}
-    old = Recipe().to_dict() | old
-    old = {key: list(value) if isinstance(value, tuple) else value for key, value in old.items()}
-    new = {key: list(value) if isinstance(value, tuple) else value for key, value in new.items()}
-    keys = sorted((old.keys() | new.keys()) - free)
-    return [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in keys if old.get(key) != new.get(key)]
+    old, new = (  # one of one's own may have lists for tuples
+        {key: list(value) if isinstance(value, tuple) else value for key, value in recipe.items()}
+        for recipe in (old, new)
+    )
+    return [f"{key} was {old[key]!r}, is {new[key]!r}" for key in sorted(new.keys() - free) if old[key] != new[key]]

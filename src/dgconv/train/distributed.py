@@ -13,6 +13,8 @@ from torch.distributed.rendezvous import rendezvous
 
 from ..layers.fusible import BatchNormReLU2d
 
+TIMEOUT = timedelta(minutes=10)  # for processes that wait for each other
+
 
 def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
@@ -35,7 +37,7 @@ def is_restart() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
 
 
-def join(device: str, timeout_minutes: float = 10) -> str:
+def join(device: str) -> str:
     """Join the processes torchrun started; the device of this one. NCCL between GPUs, gloo between CPUs."""
     if device == "cuda":
         local = int(os.environ["LOCAL_RANK"])
@@ -45,8 +47,7 @@ def join(device: str, timeout_minutes: float = 10) -> str:
     store, rank, world_size = next(rendezvous("env://"))
     # torchrun keeps its store over a restart, and with it the addresses of the processes that died
     fresh = dist.PrefixStore(f"dgconv-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
-    timeout = timedelta(minutes=timeout_minutes)
-    dist.init_process_group(backend, store=fresh, rank=rank, world_size=world_size, timeout=timeout)
+    dist.init_process_group(backend, store=fresh, rank=rank, world_size=world_size, timeout=TIMEOUT)
     return device
 
 

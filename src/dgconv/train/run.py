@@ -107,7 +107,8 @@ class Run:
         A network that is trained beside others yields ``EVALUATING`` before them; then nothing may be saved.
         """
         if self.position.epoch == self.recipe.epochs:  # resumed after its end
-            self.evaluation = self.evaluator(self.data.test)
+            with passing_overflow():  # as after its last epoch
+                self.evaluation = self.evaluator(self.data.test)
             put_back_lost_files(self)
         while self.position.epoch < self.recipe.epochs:
             yield from self._epoch()

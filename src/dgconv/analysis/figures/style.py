@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette
 BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, YELLOW, GREY = "#CC79A7", "#56B4E9", "#F0E442", "#8A8A8A"
+PURPLE, SKY, GREY = "#CC79A7", "#56B4E9", "#8A8A8A"
 SERIES = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 MARKERS = ("o", "s", "^", "D", "v", "P")
 SALIENCY_MAP = "cividis"
@@ -112,11 +112,11 @@ def in_house_style(draw: Callable[P, Drawing]) -> Callable[P, Drawing]:
     return drawn
 
 
-def new_figure(height: float, width: float = WIDTH) -> "Figure":
+def new_figure(height: float) -> "Figure":
     """Without pyplot, which would want a screen and keep every figure in memory."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def entitle(figure: "Figure", text: str) -> None:

@@ -1,10 +1,8 @@
 """Where the time of a deployed network goes, in one call on this CPU."""
 
-from statistics import median
-
 import torch
 
-from ...deploy import prepare
+from ...deploy.bench import median_split
 from ...environment import describe_environment
 from ...errors import UserError
 from ...layers.select import dynamic_layers
@@ -29,10 +27,7 @@ def draw_time_split(run: RunFolder, batch_size: int = 1, repeats: int = REPEATS)
     if not any(True for _ in dynamic_layers(model)):
         raise UserError("needs a network with dynamic layers")
     images = next(iter(run.data.test.batches(batch_size, train=False)))[0]
-    prepared = prepare(model)
-    prepared(images)
-    splits = [prepared.time_split(images) for _ in range(repeats)]
-    parts = {part: median(split.get(part, 0.0) for split in splits) for part in splits[0]}
+    parts = median_split(model, images, repeats)
     total = sum(parts.values())
 
     figure = new_figure(2.1)
