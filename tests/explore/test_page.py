@@ -7,6 +7,7 @@ import torch
 from browser import DESKTOP, PHONE, overflows_sideways, save_screenshot
 
 from dgconv.analysis.likeness import jaccard
+from dgconv.data.sample import sample
 from dgconv.explore.page import static_page
 
 REFUSED = "the server responded with a status of 4"  # what Chromium writes about each 4xx answer
@@ -68,7 +69,7 @@ def cells(first, second):
 
 def usual_channels(session, rate):
     """By layer, the channels that at least half of the test images keep."""
-    recording = session.network(rate).record(session.images.sample(250, 50, "cpu"))
+    recording = session.network(rate).record(sample(session.run.data.test, 250, 50))
     return [layer.kept / recording.images >= 0.5 for layer in recording.layers.values()]
 
 

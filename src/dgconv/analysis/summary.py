@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Data
+from ..data.sample import sample
 from ..models import ImageClassifier
 from ..pruning import what_is_left
 from .mac_rules import needs_images
@@ -61,4 +62,4 @@ def images_to_measure(model: nn.Module, data: Data, device: torch.device | str =
     """Test images, if what the model costs depends on the image."""
     if not needs_images(model):
         return None
-    return next(iter(data.test.batches(MEASURED_IMAGES, train=False, device=device)))[0]
+    return next(sample(data.test, MEASURED_IMAGES, device=device))

@@ -11,6 +11,7 @@ from ..analysis.macs import count_macs, count_macs_by_convention
 from ..analysis.plan import look_at_data
 from ..analysis.summary import MEASURED_IMAGES
 from ..data.load import refuse_unused_folder
+from ..data.sample import sample
 from ..deploy.bench import describe_machine
 from ..deploy.bench_picture import check_picture
 from ..environment import one_thread
@@ -99,7 +100,7 @@ def compare(
     runs = plan_comparison(settings, folder)
     results = train_runs(runs, device, watchers)
     data = results[runs[0].folder].data
-    images = next(iter(data.test.batches(MEASURED_IMAGES, train=False)))[0]
+    images = next(sample(data.test, MEASURED_IMAGES))
     forms = {run.folder: as_it_runs(results[run.folder].model) for run in runs}
     first = {run.rival.name: forms[run.folder] for run in reversed(runs)}  # of the first seed
     latencies = measure_latencies(first, images[:TIMED_IMAGES])

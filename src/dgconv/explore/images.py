@@ -3,7 +3,6 @@
 import base64
 import warnings
 from collections import OrderedDict
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -80,13 +79,6 @@ class Images:
             with suppress(NoSuchImage):  # a corrupt one, where those are skipped
                 ids.append(self.of_test_set(place * total // count).id)
         return ids
-
-    def sample(self, count: int, batch_size: int, device: torch.device | str) -> Iterator[Tensor]:
-        """At most so many test images from all over the set, in batches."""
-        split = self.data.test
-        every = -(-len(split) // count)
-        for x, _ in split.batches(batch_size * every, train=False, shard=(0, every), device=device):
-            yield x
 
     def upload(self, content: bytes) -> Picture:
         """An image in any format we read, of nearly any size, made to fit the network's input."""

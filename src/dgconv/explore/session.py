@@ -14,6 +14,7 @@ from ..analysis.macs import count_macs
 from ..analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES, calibration_images
 from ..analysis.run_folder import RunFolder
 from ..data.encoded_split import EncodedSplit
+from ..data.sample import sample
 from ..errors import UserError
 from ..layers.gate import check_pruning_rate
 from ..layers.select import dynamic_layers
@@ -119,7 +120,7 @@ class Session:
         return images[: calibration_count(self.data.input_size)]
 
     def _record(self, rate: float) -> Any:
-        return self.network(rate).record(self.images.sample(AVERAGED, AVERAGED_BATCH, self.run.device))
+        return self.network(rate).record(sample(self.run.data.test, AVERAGED, AVERAGED_BATCH, self.run.device))
 
 
 def calibration_count(input_size: tuple[int, ...]) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Data
+from ..data.sample import sample
 from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.saliency import passing_overflow
@@ -267,7 +268,7 @@ class Run:
 
     def _images_to_measure(self) -> Tensor:
         """The same training images after each epoch, as they are."""
-        return next(iter(self.data.train.batches(MEASURED_IMAGES, train=False, device=self.device)))[0]
+        return next(sample(self.data.train, MEASURED_IMAGES, device=self.device))
 
     def _target_rate(self) -> float:
         rates = [layer.pruning_rate for _, layer in dynamic_layers(self.model)]
