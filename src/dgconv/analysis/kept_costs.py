@@ -4,9 +4,10 @@
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..train.recipe import MODEL_OPTIONS, RECIPES, Recipe, list_recipes, load_recipe
 from .plan import Cost, DataFacts, count_cost, look_at_data
@@ -14,10 +15,15 @@ from .plan import Cost, DataFacts, count_cost, look_at_data
 FILE = RECIPES / "costs.json"
 
 
-def cost_of(recipe: Recipe) -> Cost:
-    """As kept for its network, or else counted now."""
-    data = look_at_data(recipe)
-    return kept_costs().get(describe_network(recipe, data)) or count_cost(recipe, data)
+def cost_of(recipe: Recipe, data: DataFacts | None = None) -> Cost:
+    """As kept for its network, or else counted now, once for all recipes with the same one."""
+    data = data or look_at_data(recipe)
+    return kept_costs().get(describe_network(recipe, data)) or _count(
+        Recipe(model=recipe.model, **_options(recipe)), replace(data, train_images=0)
+    )
+
+
+_count = cache(count_cost)
 
 
 @cache
@@ -28,9 +34,12 @@ def kept_costs() -> dict[str, Cost]:
 
 def describe_network(recipe: Recipe, data: DataFacts) -> str:
     """Everything that decides the cost: a recipe that is changed has another network."""
-    options = {name: getattr(recipe, name) for name in MODEL_OPTIONS}
-    given = [f"{name}={value}" for name, value in options.items() if value is not None]
+    given = [f"{name}={value}" for name, value in _options(recipe).items() if value is not None]
     return ", ".join([recipe.model, f"{data.classes} classes", f"{data.side} px", *given])
+
+
+def _options(recipe: Recipe) -> dict[str, Any]:
+    return {name: getattr(recipe, name) for name in MODEL_OPTIONS}
 
 
 def main() -> None:

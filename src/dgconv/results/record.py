@@ -3,21 +3,22 @@
 import json
 import math
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from ..analysis.gate_facts import measure_gates
+from ..analysis.kept_costs import cost_of
 from ..analysis.mac_rules import needs_images
 from ..analysis.macs import Convention
-from ..analysis.plan import Cost, DataFacts, count_cost
+from ..analysis.plan import Cost, DataFacts
 from ..analysis.run_folder import RunFolder
 from ..analysis.summary import summarize
 from ..errors import UserError
 from ..models.storage import CONFIG, read_config, write_atomically
 from ..train.logs import METRICS
-from ..train.recipe import MODEL_OPTIONS, Recipe, list_recipes, load_recipe
+from ..train.recipe import Recipe, list_recipes, load_recipe
 
 
 class Record(RunFolder):
@@ -79,7 +80,7 @@ class Record(RunFolder):
         """Counted; where only the trained network can tell, as measured when the record was made."""
         *_, side = self.input_size
         try:
-            counted = count_network(self.recipe, self.num_classes, side)
+            counted = cost_of(self.recipe, DataFacts(0, self.num_classes, side))
         except UserError as error:
             raise UserError(f"{self.folder / CONFIG}: {error}") from None
         measured = self.config.get("measured_macs")
@@ -87,15 +88,6 @@ class Record(RunFolder):
 
     def macs_of_image(self, convention: Convention = "authors") -> float:
         return float(self.cost.macs[convention])
-
-
-def count_network(recipe: Recipe, classes: int, side: int) -> Cost:
-    """What the network of a recipe costs; counted once for all recipes with the same network."""
-    options = {name: getattr(recipe, name) for name in MODEL_OPTIONS}
-    return _count_network(Recipe(model=recipe.model, **options), DataFacts(0, classes, side))
-
-
-_count_network = cache(count_cost)
 
 
 def changes_between(base: Recipe, other: Recipe) -> dict[str, tuple[Any, Any]]:

@@ -3,11 +3,12 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..analysis.kept_costs import cost_of
 from ..analysis.macs import Convention
-from ..analysis.plan import Cost, look_at_data
+from ..analysis.plan import Cost
 from ..train.recipe import Recipe, Reported, load_recipe, reported_of
 from .groups import Group
-from .record import Record, count_network
+from .record import Record
 from .wanted import Wanted, all_wanted, groups_of
 
 
@@ -27,8 +28,7 @@ class Row:
     @staticmethod
     def of_missing(name: str) -> "Row":
         recipe = load_recipe(name)
-        data = look_at_data(recipe)
-        return Row(recipe, count_network(recipe, data.classes, data.side), reported_of(name))
+        return Row(recipe, cost_of(recipe), reported_of(name))
 
     @property
     def title(self) -> str:
