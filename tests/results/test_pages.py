@@ -26,6 +26,7 @@ from dgconv.results.groups import difference, group_records, is_beyond_noise, se
 from dgconv.results.markdown import fill_section, table
 from dgconv.results.page import readme_table, results_page
 from dgconv.results.record import Record, add_record, read_records
+from dgconv.results.rows import list_numbers
 from dgconv.results.study import find_base, find_studies, study_of
 from dgconv.results.wanted import CHANGES, SEEDS, TABLES, Wanted, all_wanted, missing_seeds
 from dgconv.train.recipe import list_recipes, load_recipe, reported_of
@@ -343,6 +344,20 @@ def test_results_without_a_readme_are_no_checkout(tmp_path):
         Checkout(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([], ""),
+        ([2, 0, 1], "0, 1, 2"),
+        (range(4), "0-3"),
+        ([0, 1, 2, 3, 5, 9, 8, 7, 6, -1], "-1-3, 5-9"),
+        ([7, 9], "7, 9"),
+    ],
+)
+def test_long_rows_of_seeds_are_shortened(numbers, text):
+    assert list_numbers(numbers) == text
+
+
 def test_markdown():
     assert table(["a", "b"], [["c", "1"]]) == "| a | b |\n| --- | ---: |\n| c | 1 |"
     page = "x\n<!-- begin: s -->\nold\n<!-- end: s -->\ny\n"
@@ -405,8 +420,8 @@ def test_what_was_measured_of_gates_is_averaged_over_seeds(checkout, add):
         config.write_text(json.dumps(json.loads(config.read_text()) | {"measured_gates": facts | own}))
     add(2.0, seed=2)  # not measured
     assert [line for line in gates_table(groups_in(checkout)).splitlines() if line.startswith("| `digits`")] == [
-        "| `digits` | 0 1 | 0.500 | 0.400 | 0.100 | 50.0 % | 10.0 % | 3.00 % | 3.00 % | 5.00 % |",
-        "| `digits` | 0 1 | 0.5000 | 0.2500 | 1.0000 |  |  |",  # older than the last two
+        "| `digits` | 0, 1 | 0.500 | 0.400 | 0.100 | 50.0 % | 10.0 % | 3.00 % | 3.00 % | 5.00 % |",
+        "| `digits` | 0, 1 | 0.5000 | 0.2500 | 1.0000 |  |  |",  # older than the last two
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from .groups import Group
 from .markdown import table
-from .rows import Row
+from .rows import Row, list_numbers
 
 Facts = dict[str, Any]  # of one record
 Column = tuple[str, Callable[[Facts], float], str]  # heading, value and how it is written
@@ -54,7 +54,7 @@ def _table(groups: list[Group], columns: list[Column]) -> str:
     for group in groups:
         measured = {record.seed: record.gates for record in group.finished if record.gates}
         if measured:
-            seeds = " ".join(map(str, measured))
+            seeds = list_numbers(measured)
             cells = [_mean(list(measured.values()), value, form) for _, value, form in columns]
             lines.append([Row.of_group(group).title, seeds, *cells])
     return table(["recipe", "seeds", *(heading for heading, *_ in columns)], lines) if lines else ""

@@ -1,6 +1,8 @@
 """The lines of the result tables: what was found for a recipe, beside what the paper reports, or that it is missing."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 from ..analysis.kept_costs import cost_of
@@ -63,7 +65,7 @@ class Row:
 
     @property
     def seeds(self) -> str:
-        return ", ".join(map(str, self.group.errors)) if self.group else ""
+        return list_numbers(self.group.errors) if self.group else ""
 
     @property
     def in_paper(self) -> str:
@@ -131,6 +133,13 @@ def other_rows(groups: list[Group]) -> list[Row]:
 def all_rows(groups: list[Group]) -> list[Row]:
     """Of all wanted runs, there or missing, and then of all others."""
     return [row for wanted in all_wanted() for row in rows_for(wanted, groups)] + other_rows(groups)
+
+
+def list_numbers(numbers: Iterable[int]) -> str:
+    """In their order; of more than three that follow on each other, the first and the last."""
+    ordered = sorted(numbers)
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs)
 
 
 def _so_far(unfinished: Record) -> str:
