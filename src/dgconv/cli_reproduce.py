@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
 from .cli_device import find_device
-from .cli_output import console, show
+from .cli_output import console, make_console, show
 from .errors import UserError
 from .results.reproduce import MissingRun, plan, with_data
 
@@ -58,7 +57,7 @@ def reproduce(
         if data_dir is None:
             raise UserError("name the folder that holds cifar10/ and cifar100/ with --data-dir")
         jobs = [(replace(run.recipe, compile=compile), run.folder) for run in with_data(to_train, data_dir)]
-        with TrainingDisplay(Console(stderr=json), [recipe.epochs for recipe, _ in jobs]) as display:
+        with TrainingDisplay(make_console(stderr=json), [recipe.epochs for recipe, _ in jobs]) as display:
             try:
                 train_all(
                     jobs,
