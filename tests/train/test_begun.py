@@ -1,5 +1,7 @@
 """Trainings of which some were begun before: the same call is made again until all is done."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -50,12 +52,12 @@ def test_begins_and_goes_on_until_all_is_done(tmp_path):
 
 def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
-    (tmp_path / ".half-written").touch()
+    (tmp_path / ".model.safetensors.x.unfinished").touch()
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events").touch()
     train_all([(RECIPES[0], tmp_path)], resuming="begun")
     assert load_checkpoint(tmp_path).position.epoch == 1
-    assert not (tmp_path / ".half-written").exists()
+    assert not (tmp_path / ".model.safetensors.x.unfinished").exists()
 
     (tmp_path / CHECKPOINT).unlink()
     (tmp_path / "notes.txt").write_text("mine")
@@ -63,6 +65,31 @@ def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
     with pytest.raises(UserError, match="exists and is not empty"):
         train_all([(RECIPES[0], tmp_path)], resuming="begun")
     assert set(content_of(tmp_path)) == before
+
+
+@pytest.mark.parametrize("others", [".git", "tensorboard"])
+def test_hidden_folders_and_what_links_lead_to_stay(tmp_path, others):
+    place = tmp_path / "place"
+    (place / ".git").mkdir(parents=True)
+    (place / ".git" / "mine").touch()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / others).symlink_to(place / ".git")
+    if others == ".git":
+        with pytest.raises(UserError, match="exists and is not empty"):
+            train_all([(RECIPES[0], run)], resuming="begun")
+    else:
+        train_all([(RECIPES[0], run)], resuming="begun")
+    assert (place / ".git" / "mine").exists()
+
+
+def test_a_network_without_its_checkpoint_is_not_trained_over(tmp_path):
+    train(RECIPES[0], tmp_path)
+    (tmp_path / CHECKPOINT).unlink()
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="holds a trained network, but no checkpoint"):
+        train_all([(replace(RECIPES[0], seed=5), tmp_path)], resuming="begun")
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
 
 
 def test_another_recipe_is_refused(tmp_path):
