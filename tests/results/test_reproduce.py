@@ -89,6 +89,14 @@ def test_changes_are_studied_in_the_precision_of_what_they_change(checkout, add)
     assert [run.precision for run in float32] == ["float32"]
 
 
+def test_a_run_that_is_not_finished_does_not_decide_the_precision(checkout, add):
+    """Nor would it be asked for twice, as it is and as the change to its own precision."""
+    add(6.0, name=DGC, precision="float32", done=3)
+    runs = missing_runs(checkout.groups)
+    assert len({(run.name, run.seed, str(run.settings)) for run in runs}) == len(runs)
+    assert {run.precision for run in runs if run.name == DGC and run.lasso == "paper"} == {"bfloat16"}
+
+
 def test_the_page_says_what_is_missing_and_how_to_train_it(checkout, add):
     add(6.0, name=DGC, precision="bfloat16")
     add(6.5, name=DGC, lasso="paper", precision="bfloat16")
