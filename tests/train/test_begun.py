@@ -96,3 +96,14 @@ def test_another_recipe_is_refused(tmp_path):
     train(RECIPES[0], tmp_path)
     with pytest.raises(UserError, match="from another recipe: seed was 0, is 1"):
         train_all([(RECIPES[1], tmp_path)], resuming="begun")
+
+
+def test_new_folders_go_again_where_another_one_is_refused(tmp_path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    new = tmp_path / "new"
+    jobs = [(RECIPES[0], new / "a"), (RECIPES[1], new / "b"), (RECIPES[2], tmp_path / "used")]
+    for resuming in (False, "begun"):
+        with pytest.raises(UserError, match="used exists and is not empty"):
+            train_all(jobs, resuming=resuming)
+        assert not new.exists()
