@@ -22,6 +22,7 @@ from ._registry import create_model, list_models, option_kinds
 from .run_config import RunConfig
 
 UNFINISHED = ".unfinished"
+LONGEST = 50  # characters of a file's name in that of an unfinished one, which must not become too long
 CONFIG, WEIGHTS, CHECKPOINT = "config.json", "model.safetensors", "checkpoint.safetensors"
 
 
@@ -156,7 +157,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         return
     path = path.resolve()
     _remove_leftovers(path)
-    descriptor, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
+    descriptor, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name[:LONGEST]}.", path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             hold_open_file(file)
@@ -177,7 +178,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _remove_leftovers(path: Path) -> None:
     """Of writers that were killed. One at work holds its file before it writes, so one that is empty is let be."""
-    for leftover in path.parent.glob(f".{escape(path.name)}.*{UNFINISHED}"):
+    for leftover in path.parent.glob(f".{escape(path.name[:LONGEST])}.*{UNFINISHED}"):
         with suppress(OSError), leftover.open("r+b") as file:
             if os.fstat(file.fileno()).st_size and hold_open_file(file):
                 leftover.unlink()
