@@ -1,5 +1,6 @@
 """Trains networks, one or several, until they are done or told to stop, and loses nothing."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -107,7 +108,7 @@ def _at_once(asked: int | None, device: torch.device, jobs: int) -> int:
 
 
 def _check_folders(folders: list[Path]) -> None:
-    places = [folder.resolve() for folder in folders]
+    places = [os.path.realpath(folder) for folder in folders]
     for number, place in enumerate(places):
         if place in places[:number]:
             raise UserError(f"two networks are to be trained in {folders[number]}; each needs a run folder of its own")
