@@ -237,3 +237,10 @@ def test_weights_that_take_the_place_of_others_are_those_of_one_record_only(publ
     assert Record(second).has_weights
     assert not Record(first).has_weights
     assert find_run(Path("tiny")) == second
+
+
+def test_published_weights_that_are_gone(published):
+    """Nothing can be resumed where they were."""
+    (published.weights / "tiny.safetensors").unlink()
+    with pytest.raises(UserError, match=r"tiny\.safetensors is missing.*seed3/config.json names it\. Fetch it again$"):
+        load_model(find_run(Path("tiny")))

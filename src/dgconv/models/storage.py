@@ -64,7 +64,7 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageC
     if "model" not in config:
         raise UserError(f"{folder / CONFIG} has no 'model' entry, so it was not written by dgconv")
     model = create_from_file(config["model"], folder / CONFIG)
-    _load_weights(model, weights_file(folder, config))
+    _load_weights(model, folder, config)
     return model.to(device).eval()
 
 
@@ -120,12 +120,17 @@ def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
-    again = f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {path.parent}"
+def _load_weights(model: nn.Module, folder: Path, config: dict[str, Any]) -> None:
+    path = weights_file(folder, config)
+    if "weights" in config:
+        why, again = f"{folder / CONFIG} names it", "Fetch it again"
+    else:
+        why = "the run was not finished, or the file was moved"
+        again = f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {folder}"
     try:
         tensors = load_file(path)
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: the run was not finished, or the file was moved. {again}") from None
+        raise UserError(f"{path} is missing: {why}. {again}") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {error}. {again}") from None
     put_weights(model, tensors, path)
