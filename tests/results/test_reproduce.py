@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from dgconv.cli import main
 from dgconv.results import wanted
 from dgconv.results.page import results_page
 from dgconv.results.record import changes_between
-from dgconv.results.reproduce import plan
+from dgconv.results.reproduce import plan, with_data
 from dgconv.results.study import find_base, study_of
 from dgconv.results.wanted import CHANGES, Wanted, WantedChange, WantedTable, all_wanted, missing_runs
 from dgconv.train import recipe
@@ -177,3 +178,12 @@ def test_wrong_use(checkout, reproduce, tmp_path):
     assert "no missing run matches nothing*" in reproduce("nothing*", code=2)
     assert "--stop-after takes a number of minutes above 0" in reproduce("--stop-after", "0", code=2)
     assert "is no checkout of dgconv" in reproduce("--root", str(tmp_path), code=2)
+
+
+def test_the_data_folder_may_be_in_ones_home(checkout, monkeypatch, tmp_path):
+    """No shell puts it in the place of the ~ in --data-dir=~/data."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("cifar10", "cifar100"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    runs = with_data(plan(checkout.groups, (), tmp_path), Path("~/data"))
+    assert {run.recipe.data_dir for run in runs} == {f"{tmp_path}/data/cifar10", f"{tmp_path}/data/cifar100"}

@@ -59,6 +59,7 @@ def plan(groups: list[Group], patterns: Sequence[str], folder: Path) -> list[Mis
 
 def with_data(runs: list[MissingRun], data_dir: Path) -> list[MissingRun]:
     """Each data set has a folder of its name in ``data_dir``."""
+    data_dir = data_dir.expanduser()
     names = {run.recipe.data for run in runs} - {"digits"}
     if lacking := sorted(name for name in names if not (data_dir / name).is_dir()):
         raise UserError(
