@@ -187,3 +187,11 @@ def test_the_data_folder_may_be_in_ones_home(checkout, monkeypatch, tmp_path):
         (tmp_path / "data" / name).mkdir(parents=True)
     runs = with_data(plan(checkout.groups, (), tmp_path), Path("~/data"))
     assert {run.recipe.data_dir for run in runs} == {f"{tmp_path}/data/cifar10", f"{tmp_path}/data/cifar100"}
+
+
+def test_a_folder_with_a_run_of_another_recipe_is_not_taken_for_done(checkout, tiny, write_run, reproduce):
+    """Its record would be another one, and the run be missing for ever."""
+    write_run("runs/tiny-seed0", 5.0, name="tiny", precision="bfloat16", momentum=0.5)
+    error = reproduce("--dry-run", code=2)
+    assert "runs/tiny-seed0 holds a run of another recipe: momentum is 0.5, not 0.9" in error
+    assert "--out" in error
