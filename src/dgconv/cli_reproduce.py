@@ -1,5 +1,6 @@
 """The command that trains what the result pages still miss."""
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -84,4 +85,4 @@ def _print(runs: list[MissingRun]) -> None:
         table.add_row(str(run.folder), str(run.recipe.epochs), run.state)
     console.print(table)
     if done := [str(run.folder) for run in runs if run.is_done]:
-        console.print(f"To add what is done: dgconv results --add {' '.join(done)}", soft_wrap=True)
+        console.print(f"To add what is done: dgconv results --add {shlex.join(done)}", soft_wrap=True)

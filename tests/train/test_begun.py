@@ -1,5 +1,6 @@
 """Trainings of which some were begun before: the same call is made again until all is done."""
 
+import errno
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from dgconv.errors import UserError
 from dgconv.train import Recipe, Stopped, TimeLimit, train, train_all
-from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.checkpoint import CHECKPOINT, disk_trouble, load_checkpoint
 from dgconv.train.folder_lock import content_of
 from dgconv.train.side_by_side import Silent
 
@@ -48,6 +49,14 @@ def test_begins_and_goes_on_until_all_is_done(tmp_path):
     assert second.told[2] == 0
     for recipe, result in zip(RECIPES, results, strict=True):
         assert same_weights(result, train(recipe, tmp_path / f"alone{recipe.seed}"))
+
+
+def test_folders_with_spaces_are_named_so_that_a_shell_takes_them(tmp_path):
+    folder = tmp_path / "my runs"
+    with pytest.raises(Stopped, match=r"--resume '.*my runs'$"):
+        train_all([(RECIPES[0], folder)], time_limit=TimeLimit(1e-9))
+    error = disk_trouble(OSError(errno.ENOSPC, "No space left on device"), [folder])
+    assert str(error).endswith(f"dgconv train --resume '{folder}'")
 
 
 def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
