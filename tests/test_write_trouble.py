@@ -14,6 +14,7 @@ import dgconv
 import dgconv_command
 from dgconv import cli
 from dgconv.errors import UserError
+from dgconv.train import Recipe, train
 from dgconv.writable import check_file, check_folder
 
 COMMANDS = [
@@ -57,6 +58,22 @@ def test_places(tmp_path):
     for folder in ("file", "file/within"):
         with pytest.raises(UserError, match=r"cannot be a folder, because .*file is a file"):
             check_folder(tmp_path / folder)
+
+
+def test_links_that_lead_nowhere(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("no/where")
+    (tmp_path / "new").symlink_to("made")
+    for folder in ("loop", "nowhere", "new", "loop/within"):
+        with pytest.raises(UserError, match=r"cannot be a folder, because .* is a link that leads nowhere"):
+            check_folder(tmp_path / folder)
+        with pytest.raises(UserError, match="is a link that leads nowhere"):
+            train(Recipe(), tmp_path / folder)
+    check_file(tmp_path / "new")
+    with pytest.raises(UserError, match="loop is a link that leads nowhere"):
+        check_file(tmp_path / "loop")
+    with pytest.raises(UserError, match="no is not a folder; make it first"):
+        check_file(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
 from tyro.conf import Positional
 
 from dgconv_command import COMMANDS, reader_may_leave, run_command
 
 from .cli_device import find_device
-from .cli_output import console, show, show_each
+from .cli_output import console, make_console, show, show_each
 from .data.load import refuse_unused_folder
 from .errors import UserError
 from .train import Recipe, Result, Stopped, distributed, evaluate, train_all
@@ -44,7 +43,7 @@ def train(request: TrainRequest) -> None:
         _print_plans(request.recipes, arguments.json)
         return
     with _process_group(device) as (device, is_first):
-        progress = Console(stderr=arguments.json, quiet=not is_first)
+        progress = make_console(stderr=arguments.json, quiet=not is_first)
         display = TrainingDisplay(progress, [recipe.epochs for recipe in request.runs])
         with display, run_folders(request) as jobs:
             try:

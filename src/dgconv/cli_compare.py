@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .cli_device import find_device
-from .cli_output import console, show
+from .cli_output import console, make_console, show
 from .compare.methods import RIVALS
 from .compare.record import HEADINGS, Comparison, table_rows
 from .writable import check_folder
@@ -79,7 +79,7 @@ def compare(
     )
     folder = out or Path("runs") / f"compare-{backbone}-{data}"
     check_folder(folder)
-    watchers = partial(TrainingDisplay, Console(stderr=json))
+    watchers = partial(TrainingDisplay, make_console(stderr=json))
     try:
         comparison = run_comparison(settings, folder, device=find_device(device), watchers=watchers)
     except Stopped as stopped:

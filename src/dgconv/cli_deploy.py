@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from tyro.conf import Positional
 
-from .cli_output import console, show
+from .cli_output import console, make_console, show
 from .writable import check_file
 
 
@@ -71,7 +70,7 @@ def bench(
         check_file(file)
     if picture:
         check_picture(picture)
-    with bench_progress(Console(stderr=True)) as tell:
+    with bench_progress(make_console(stderr=True)) as tell:
         networks = find_networks(model, pruning_rate=pruning_rate, input_size=input_size)
         measured = run_bench(
             networks, batch_sizes=batch_sizes, threads=threads, repeats=repeats, compile=compile, tell=tell

@@ -7,8 +7,15 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-console = Console(width=None if sys.stdout.isatty() else 120)
 T = TypeVar("T")
+
+
+def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
+    """One that shows text as it is: rich would take [b] or :x: in the path of a file for its own marks."""
+    return Console(stderr=stderr, quiet=quiet, width=width, markup=False, emoji=False)
+
+
+console = make_console(width=None if sys.stdout.isatty() else 120)
 
 
 def show_each(items: Sequence[T], as_json: bool, to_json: Callable[[T], Any], tabulate: Callable[[T], None]) -> None:

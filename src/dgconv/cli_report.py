@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tyro.conf import Positional
 
 from .cli_device import find_device
-from .cli_output import console, show
+from .cli_output import console, make_console, show
 from .writable import check_file
 
 LARGE = 8_000_000  # bytes of a page
@@ -46,7 +45,7 @@ def report(
         check_matplotlib()
     columns = (BarColumn(30), TextColumn("{task.completed:.0f}/{task.total}"), TimeElapsedColumn())
     with Progress(
-        *columns, TextColumn("{task.description}", markup=False), console=Console(stderr=True), transient=True
+        *columns, TextColumn("{task.description}", markup=False), console=make_console(stderr=True), transient=True
     ) as progress:
         task = progress.add_task("", total=count_steps(len(runs), names), completed=-1)
         contents = gather(folders, figures=names, tell=lambda step: progress.update(task, advance=1, description=step))

@@ -1,17 +1,17 @@
 """The command that trains what the result pages still miss."""
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from tyro.conf import Positional
 
 from .cli_device import find_device
-from .cli_output import console, show
+from .cli_output import console, make_console, show
 from .errors import UserError
 from .results.reproduce import MissingRun, plan, with_data
 
@@ -58,7 +58,7 @@ def reproduce(
         if data_dir is None:
             raise UserError("name the folder that holds cifar10/ and cifar100/ with --data-dir")
         jobs = [(replace(run.recipe, compile=compile), run.folder) for run in with_data(to_train, data_dir)]
-        with TrainingDisplay(Console(stderr=json), [recipe.epochs for recipe, _ in jobs]) as display:
+        with TrainingDisplay(make_console(stderr=json), [recipe.epochs for recipe, _ in jobs]) as display:
             try:
                 train_all(
                     jobs,
@@ -85,4 +85,4 @@ def _print(runs: list[MissingRun]) -> None:
         table.add_row(str(run.folder), str(run.recipe.epochs), run.state)
     console.print(table)
     if done := [str(run.folder) for run in runs if run.is_done]:
-        console.print(f"To add what is done: dgconv results --add {' '.join(done)}", soft_wrap=True)
+        console.print(f"To add what is done: dgconv results --add {shlex.join(done)}", soft_wrap=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from .cli_output import console, show
@@ -88,5 +87,5 @@ def _print_table(title: str, headings: Sequence[str], lines: list[list[str]]) ->
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for line in lines:
-        table.add_row(*(escape(cell.replace("`", "")) for cell in line))
+        table.add_row(*(cell.replace("`", "") for cell in line))
     console.print(table)

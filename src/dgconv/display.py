@@ -24,7 +24,7 @@ class TrainingDisplay:
     def __init__(self, console: Console, epochs: Sequence[int]) -> None:
         self.epochs = epochs
         self.progress = Progress(
-            TextColumn("{task.description}  epoch {task.fields[epoch]:>3}/{task.fields[epochs]}"),
+            TextColumn("{task.description}  epoch {task.fields[epoch]:>3}/{task.fields[epochs]}", markup=False),
             BarColumn(),
             TextColumn("loss {task.fields[loss]:.3f}  {task.fields[last]}"),
             TimeRemainingColumn(),

@@ -24,7 +24,7 @@ def print_export(console: Console, exported: Exported) -> None:
 
 @contextmanager
 def bench_progress(console: Console) -> Iterator[Tell]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("making the networks", total=None)
 

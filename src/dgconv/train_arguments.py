@@ -1,5 +1,6 @@
 """The arguments of ``dgconv train``: recipes by name, and flags that overrule what they say."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -138,7 +139,7 @@ def _make(folder: Path) -> bool:
 def _check(arguments: TrainArguments) -> None:
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise UserError(f"--seeds must differ from each other, got {' '.join(map(str, arguments.seeds))}")
-    if len({folder.resolve() for folder in arguments.resume}) < len(arguments.resume):
+    if len(set(map(os.path.realpath, arguments.resume))) < len(arguments.resume):
         raise UserError("--resume names a run folder twice")
     if arguments.resume and (arguments.recipes or arguments.seeds or arguments.out):
         raise UserError("--resume goes on with a run as it was begun: name no recipe beside it, nor --seeds or --out")

@@ -167,3 +167,12 @@ def test_a_link_or_a_pipe_stays_what_it_is(tmp_path):
     assert pipe.is_fifo()
     assert os.read(reader, 10) == b"new"
     os.close(reader)
+
+
+@pytest.mark.parametrize("name", ["x" * 250 + ".html", "ü" * 120 + ".html"])
+def test_a_name_as_long_as_the_disk_takes(tmp_path, name):
+    """What is written first has a longer one, and after hours of work it would be too late to find that out."""
+    write_atomically(tmp_path / name, b"old")
+    write_atomically(tmp_path / name, b"new")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_bytes() == b"new"

@@ -221,3 +221,26 @@ def test_our_own_published_networks_are_found_with_their_records():
         record = Record(find_run(Path(name)))
         assert (record.error, record.seed) == (card.error, card.seed)
         assert hashlib.sha256(weights_file(record.folder, record.config).read_bytes()).hexdigest() == card.sha256
+
+
+def test_weights_that_take_the_place_of_others_are_those_of_one_record_only(published, tiny_run, tmp_path):
+    """Else the record of the other seed would be looked at with weights that are not its own."""
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run, other)
+    config = json.loads((other / "config.json").read_text())
+    config["recipe"]["seed"] = 4
+    (other / "config.json").write_text(json.dumps(config))
+    (other / "metrics.jsonl").write_text((other / "metrics.jsonl").read_text().replace("}", "}  "))
+    first, second = published.results / "tiny" / "seed3", add_record(other, published.results)
+    (published.weights / "tiny.safetensors").unlink()
+    publish(other, Checkout(published.root))
+    assert Record(second).has_weights
+    assert not Record(first).has_weights
+    assert find_run(Path("tiny")) == second
+
+
+def test_published_weights_that_are_gone(published):
+    """Nothing can be resumed where they were."""
+    (published.weights / "tiny.safetensors").unlink()
+    with pytest.raises(UserError, match=r"tiny\.safetensors is missing.*seed3/config.json names it\. Fetch it again$"):
+        load_model(find_run(Path("tiny")))

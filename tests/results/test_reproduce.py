@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from dgconv.cli import main
 from dgconv.results import wanted
 from dgconv.results.page import results_page
 from dgconv.results.record import changes_between
-from dgconv.results.reproduce import plan
+from dgconv.results.reproduce import plan, with_data
 from dgconv.results.study import find_base, study_of
 from dgconv.results.wanted import CHANGES, Wanted, WantedChange, WantedTable, all_wanted, missing_runs
 from dgconv.train import recipe
@@ -87,6 +88,14 @@ def test_changes_are_studied_in_the_precision_of_what_they_change(checkout, add)
     add(6.0, name=DGC)
     float32 = [run for run in missing_runs(checkout.groups) if run.name == DGC and run.lasso == "paper"]
     assert [run.precision for run in float32] == ["float32"]
+
+
+def test_a_run_that_is_not_finished_does_not_decide_the_precision(checkout, add):
+    """Nor would it be asked for twice, as it is and as the change to its own precision."""
+    add(6.0, name=DGC, precision="float32", done=3)
+    runs = missing_runs(checkout.groups)
+    assert len({(run.name, run.seed, str(run.settings)) for run in runs}) == len(runs)
+    assert {run.precision for run in runs if run.name == DGC and run.lasso == "paper"} == {"bfloat16"}
 
 
 def test_the_page_says_what_is_missing_and_how_to_train_it(checkout, add):
@@ -169,3 +178,20 @@ def test_wrong_use(checkout, reproduce, tmp_path):
     assert "no missing run matches nothing*" in reproduce("nothing*", code=2)
     assert "--stop-after takes a number of minutes above 0" in reproduce("--stop-after", "0", code=2)
     assert "is no checkout of dgconv" in reproduce("--root", str(tmp_path), code=2)
+
+
+def test_the_data_folder_may_be_in_ones_home(checkout, monkeypatch, tmp_path):
+    """No shell puts it in the place of the ~ in --data-dir=~/data."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("cifar10", "cifar100"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    runs = with_data(plan(checkout.groups, (), tmp_path), Path("~/data"))
+    assert {run.recipe.data_dir for run in runs} == {f"{tmp_path}/data/cifar10", f"{tmp_path}/data/cifar100"}
+
+
+def test_a_folder_with_a_run_of_another_recipe_is_not_taken_for_done(checkout, tiny, write_run, reproduce):
+    """Its record would be another one, and the run be missing for ever."""
+    write_run("runs/tiny-seed0", 5.0, name="tiny", precision="bfloat16", momentum=0.5)
+    error = reproduce("--dry-run", code=2)
+    assert "runs/tiny-seed0 holds a run of another recipe: momentum is 0.5, not 0.9" in error
+    assert "--out" in error

@@ -1,11 +1,14 @@
 """Trainings of which some were begun before: the same call is made again until all is done."""
 
+import errno
+from dataclasses import replace
+
 import pytest
 import torch
 
 from dgconv.errors import UserError
 from dgconv.train import Recipe, Stopped, TimeLimit, train, train_all
-from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.train.checkpoint import CHECKPOINT, disk_trouble, load_checkpoint
 from dgconv.train.folder_lock import content_of
 from dgconv.train.side_by_side import Silent
 
@@ -48,14 +51,22 @@ def test_begins_and_goes_on_until_all_is_done(tmp_path):
         assert same_weights(result, train(recipe, tmp_path / f"alone{recipe.seed}"))
 
 
+def test_folders_with_spaces_are_named_so_that_a_shell_takes_them(tmp_path):
+    folder = tmp_path / "my runs"
+    with pytest.raises(Stopped, match=r"--resume '.*my runs'$"):
+        train_all([(RECIPES[0], folder)], time_limit=TimeLimit(1e-9))
+    error = disk_trouble(OSError(errno.ENOSPC, "No space left on device"), [folder])
+    assert str(error).endswith(f"dgconv train --resume '{folder}'")
+
+
 def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1}\n')
-    (tmp_path / ".half-written").touch()
+    (tmp_path / ".model.safetensors.x.unfinished").touch()
     (tmp_path / "tensorboard").mkdir()
     (tmp_path / "tensorboard" / "events").touch()
     train_all([(RECIPES[0], tmp_path)], resuming="begun")
     assert load_checkpoint(tmp_path).position.epoch == 1
-    assert not (tmp_path / ".half-written").exists()
+    assert not (tmp_path / ".model.safetensors.x.unfinished").exists()
 
     (tmp_path / CHECKPOINT).unlink()
     (tmp_path / "notes.txt").write_text("mine")
@@ -65,7 +76,43 @@ def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
     assert set(content_of(tmp_path)) == before
 
 
+@pytest.mark.parametrize("others", [".git", "tensorboard"])
+def test_hidden_folders_and_what_links_lead_to_stay(tmp_path, others):
+    place = tmp_path / "place"
+    (place / ".git").mkdir(parents=True)
+    (place / ".git" / "mine").touch()
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / others).symlink_to(place / ".git")
+    if others == ".git":
+        with pytest.raises(UserError, match="exists and is not empty"):
+            train_all([(RECIPES[0], run)], resuming="begun")
+    else:
+        train_all([(RECIPES[0], run)], resuming="begun")
+    assert (place / ".git" / "mine").exists()
+
+
+def test_a_network_without_its_checkpoint_is_not_trained_over(tmp_path):
+    train(RECIPES[0], tmp_path)
+    (tmp_path / CHECKPOINT).unlink()
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="holds a trained network, but no checkpoint"):
+        train_all([(replace(RECIPES[0], seed=5), tmp_path)], resuming="begun")
+    assert (tmp_path / "model.safetensors").read_bytes() == weights
+
+
 def test_another_recipe_is_refused(tmp_path):
     train(RECIPES[0], tmp_path)
     with pytest.raises(UserError, match="from another recipe: seed was 0, is 1"):
         train_all([(RECIPES[1], tmp_path)], resuming="begun")
+
+
+def test_new_folders_go_again_where_another_one_is_refused(tmp_path):
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    new = tmp_path / "new"
+    jobs = [(RECIPES[0], new / "a"), (RECIPES[1], new / "b"), (RECIPES[2], tmp_path / "used")]
+    for resuming in (False, "begun"):
+        with pytest.raises(UserError, match="used exists and is not empty"):
+            train_all(jobs, resuming=resuming)
+        assert not new.exists()

@@ -22,6 +22,7 @@ from ._registry import create_model, list_models, option_kinds
 from .run_config import RunConfig
 
 UNFINISHED = ".unfinished"
+LONGEST = 50  # characters of a file's name in that of an unfinished one, which must not become too long
 CONFIG, WEIGHTS, CHECKPOINT = "config.json", "model.safetensors", "checkpoint.safetensors"
 
 
@@ -63,7 +64,7 @@ def load_model(folder: Path | str, device: torch.device | str = "cpu") -> ImageC
     if "model" not in config:
         raise UserError(f"{folder / CONFIG} has no 'model' entry, so it was not written by dgconv")
     model = create_from_file(config["model"], folder / CONFIG)
-    _load_weights(model, weights_file(folder, config))
+    _load_weights(model, folder, config)
     return model.to(device).eval()
 
 
@@ -119,12 +120,17 @@ def input_size_of(run: Path, model: ImageClassifier) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
-    again = f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {path.parent}"
+def _load_weights(model: nn.Module, folder: Path, config: dict[str, Any]) -> None:
+    path = weights_file(folder, config)
+    if "weights" in config:
+        why, again = f"{folder / CONFIG} names it", "Fetch it again"
+    else:
+        why = "the run was not finished, or the file was moved"
+        again = f"If there is a {CHECKPOINT}, it is written again by: dgconv train --resume {folder}"
     try:
         tensors = load_file(path)
     except FileNotFoundError:
-        raise UserError(f"{path} is missing: the run was not finished, or the file was moved. {again}") from None
+        raise UserError(f"{path} is missing: {why}. {again}") from None
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged or not a safetensors file: {error}. {again}") from None
     put_weights(model, tensors, path)
@@ -156,7 +162,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         return
     path = path.resolve()
     _remove_leftovers(path)
-    descriptor, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name}.", path.parent)
+    descriptor, temporary = tempfile.mkstemp(UNFINISHED, f".{path.name[:LONGEST]}.", path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             hold_open_file(file)
@@ -177,7 +183,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def _remove_leftovers(path: Path) -> None:
     """Of writers that were killed. One at work holds its file before it writes, so one that is empty is let be."""
-    for leftover in path.parent.glob(f".{escape(path.name)}.*{UNFINISHED}"):
+    for leftover in path.parent.glob(f".{escape(path.name[:LONGEST])}.*{UNFINISHED}"):
         with suppress(OSError), leftover.open("r+b") as file:
             if os.fstat(file.fileno()).st_size and hold_open_file(file):
                 leftover.unlink()

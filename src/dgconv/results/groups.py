@@ -111,21 +111,32 @@ def is_beyond_noise(base: Group, other: Group) -> bool | None:
     Welch's t-test, which knows how little a spread over three seeds tells. A single seed is taken to spread as the
     seeds of the other group do.
     """
-    from scipy.stats import ttest_ind_from_stats
-
     spreads = [group.spread for group in (base, other) if group.spread is not None]
     if not spreads:
         return None
     if not any(spreads):
         return base.error != other.error
-    facts = [fact for group in (base, other) for fact in (group.error, group.spread or 0.0, len(group.errors))]
-    test = ttest_ind_from_stats(*facts, equal_var=len(spreads) == 1)
-    return bool(test.pvalue < NOISE)
+    return _is_sure(base, other, (len(base.errors), len(other.errors)), equal_var=len(spreads) == 1)
 
 
 def seeds_to_tell(base: Group, other: Group) -> int | None:
-    """About how many of each it takes until a difference like this one is beyond noise; None where nothing is known."""
-    delta, _ = difference(base, other)
+    """How many of each it takes until a difference like this one is beyond noise; None where nothing is known."""
+    delta = round(difference(base, other)[0], 9)  # what is less is rounding
     if base.spread is None or other.spread is None or not delta:
         return None
-    return ceil(SURE**2 * (base.spread**2 + other.spread**2) / delta**2)
+    seeds = max(2, ceil(SURE**2 * (base.spread**2 + other.spread**2) / delta**2))
+    while not _is_sure(base, other, (seeds, seeds)):
+        seeds += 1
+    return seeds
+
+
+def _is_sure(base: Group, other: Group, seeds: tuple[int, int], equal_var: bool = False) -> bool:
+    """Whether the test would find their difference, were there so many seeds of each."""
+    from scipy.stats import ttest_ind_from_stats
+
+    facts = [
+        fact
+        for group, count in zip((base, other), seeds, strict=True)
+        for fact in (group.error, group.spread or 0.0, count)
+    ]
+    return bool(ttest_ind_from_stats(*facts, equal_var=equal_var).pvalue < NOISE)

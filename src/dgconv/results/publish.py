@@ -35,10 +35,19 @@ def publish(run: Path, checkout: Checkout, data_dir: str | None = None) -> Path:
     if target.exists() and target.read_bytes() != content:
         raise UserError(f"{target} holds other weights; remove it first if these are to take its place")
     target.parent.mkdir(parents=True, exist_ok=True)
+    _forget_old_weights(record, checkout)
     write_atomically(target, content)
     write_atomically(target.with_suffix(".json"), card.to_json().encode())
     write_record_config(record.folder, record.config | {"weights": os.path.relpath(target, record.folder)})
     return target
+
+
+def _forget_old_weights(published: Record, checkout: Checkout) -> None:
+    """Of the recipe's other seeds: where theirs were, there will be those of the published one."""
+    others = [record for record in checkout.records if record.folder.parent == published.folder.parent]
+    for other in others:
+        if other.folder != published.folder and "weights" in other.config:
+            write_record_config(other.folder, {key: value for key, value in other.config.items() if key != "weights"})
 
 
 def _record_of(trained: Record, checkout: Checkout) -> Record:

@@ -12,7 +12,7 @@ from ..models.storage import CONFIG
 from ..train import Recipe
 from ..train.checkpoint import CHECKPOINT
 from .groups import Group
-from .record import Record, place_of
+from .record import Record, changes_between, place_of
 from .wanted import PRECISION, missing_runs
 
 
@@ -29,7 +29,15 @@ class MissingRun:
 
     @cached_property
     def epochs_done(self) -> int:
-        return Record(self.folder).epochs_done if (self.folder / CONFIG).exists() else 0
+        if not (self.folder / CONFIG).exists():
+            return 0
+        record = Record(self.folder)
+        if changes := changes_between(self.recipe, record.recipe):
+            what = "; ".join(f"{name} is {found!r}, not {wanted!r}" for name, (wanted, found) in changes.items())
+            raise UserError(
+                f"{self.folder} holds a run of another recipe: {what}. Move it away, or name another folder with --out"
+            )
+        return record.epochs_done
 
     @property
     def is_done(self) -> bool:
@@ -59,6 +67,7 @@ def plan(groups: list[Group], patterns: Sequence[str], folder: Path) -> list[Mis
 
 def with_data(runs: list[MissingRun], data_dir: Path) -> list[MissingRun]:
     """Each data set has a folder of its name in ``data_dir``."""
+    data_dir = data_dir.expanduser()
     names = {run.recipe.data for run in runs} - {"digits"}
     if lacking := sorted(name for name in names if not (data_dir / name).is_dir()):
         raise UserError(

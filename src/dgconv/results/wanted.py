@@ -169,5 +169,6 @@ def missing_runs(groups: list[Group]) -> list[Recipe]:
 
 def _as_recorded(name: str, groups: list[Group]) -> Recipe:
     """A recipe in the precision in which it has the most seeds."""
-    found = max(groups_of(Wanted(name), groups), key=lambda group: len(group.finished), default=None)
+    finished = [group for group in groups_of(Wanted(name), groups) if group.finished]
+    found = max(finished, key=lambda group: len(group.finished), default=None)
     return replace(load_recipe(name), precision=found.recipe.precision if found else PRECISION)

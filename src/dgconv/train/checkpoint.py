@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -57,7 +58,7 @@ def disk_trouble(error: OSError, folders: Sequence[Path]) -> UserError:
     where = os.fsdecode(error.filename) if error.filename else ", ".join(map(str, folders))
     kept = [str(folder) for folder in folders if (folder / CHECKPOINT).exists()]
     if kept:
-        then = f"The last checkpoint is kept. Make room or mend that, then: dgconv train --resume {' '.join(kept)}"
+        then = f"The last checkpoint is kept. Make room or mend that, then: dgconv train --resume {shlex.join(kept)}"
     else:
         then = "There is no checkpoint yet. Make room or mend that, remove the run folder and train again"
     return UserError(f"the training ended, {where}: {error.strerror}. {then}")

@@ -1,5 +1,6 @@
 """Trains networks, one or several, until they are done or told to stop, and loses nothing."""
 
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -107,7 +108,7 @@ def _at_once(asked: int | None, device: torch.device, jobs: int) -> int:
 
 
 def _check_folders(folders: list[Path]) -> None:
-    places = [folder.resolve() for folder in folders]
+    places = [os.path.realpath(folder) for folder in folders]
     for number, place in enumerate(places):
         if place in places[:number]:
             raise UserError(f"two networks are to be trained in {folders[number]}; each needs a run folder of its own")
@@ -117,7 +118,8 @@ def _check_folders(folders: list[Path]) -> None:
 def _holding(folders: list[Path], resuming: Resuming, device: torch.device) -> Iterator[None]:
     """Run folders, made if they are new. Only the first rank writes, so it holds them for all, before others read.
 
-    Where a mistake of the user's, or a stop, ends the training before anything is written, new ones go again.
+    Where a mistake of the user's, or a stop, ends the training before anything is written, new ones go again, and what
+    they are in, if that is new, too.
     """
     refusal: UserError | None = None
     new: list[Path] = []
@@ -129,7 +131,7 @@ def _holding(folders: list[Path], resuming: Resuming, device: torch.device) -> I
                     if not resuming:
                         _refuse_content(folder)  # before a lock is added to it
                     if resuming is not True:
-                        new += [] if folder.exists() else [folder]
+                        new += [place for place in (folder, *folder.parents) if not place.exists()]
                         folder.mkdir(parents=True, exist_ok=True)
                 held.enter_context(locked(folders))
                 if resuming == "begun":
@@ -137,13 +139,13 @@ def _holding(folders: list[Path], resuming: Resuming, device: torch.device) -> I
                         remove_leftovers(folder)
             except UserError as error:
                 refusal = error
-        if any_rank(refusal is not None, device):
-            raise refusal or UserError("nothing is trained here; the first process says why")
         try:
+            if any_rank(refusal is not None, device):
+                raise refusal or UserError("nothing is trained here; the first process says why")
             yield
         except (UserError, Stopped):
-            for folder in new:
-                remove_if_empty(folder)
+            for place in sorted(new, key=lambda place: len(place.parts), reverse=True):  # what is within goes first
+                remove_if_empty(place)
             raise
 
 

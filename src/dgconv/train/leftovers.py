@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from ..models.storage import CONFIG, WEIGHTS
+from ..errors import UserError
+from ..models.storage import CONFIG, UNFINISHED, WEIGHTS, read_config
 from .checkpoint import CHECKPOINT
 from .folder_lock import content_of
 from .logs import METRICS
@@ -13,16 +14,33 @@ WRITTEN_BY_RUNS = {METRICS, "tensorboard", CONFIG, WEIGHTS, BEST, "diverged.safe
 
 
 def remove_leftovers(folder: Path) -> None:
-    """If there is nothing else in a folder, which this process must hold. What others put there stays."""
+    """If there is nothing else in a folder, which this process must hold. What others put there stays.
+
+    So does a network whose checkpoint somebody has removed: it would have to be trained again.
+    """
     content = content_of(folder)
     if (folder / CHECKPOINT).exists() or not all(map(_is_written_by_runs, content)):
         return
+    if _had_checkpoint(folder):
+        raise UserError(
+            f"{folder} holds a trained network, but no {CHECKPOINT} to go on from. "
+            "Put that back, or move the folder away to train anew"
+        )
     for entry in content:
-        if entry.is_dir():
+        if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
             entry.unlink()
 
 
 def _is_written_by_runs(entry: Path) -> bool:
-    return entry.name in WRITTEN_BY_RUNS or entry.name.startswith(".")
+    return entry.name in WRITTEN_BY_RUNS or (entry.name.startswith(".") and entry.name.endswith(UNFINISHED))
+
+
+def _had_checkpoint(folder: Path) -> bool:
+    """After the first epoch alone, of several, the other files are there before any checkpoint is."""
+    if not (folder / CONFIG).exists():
+        return False
+    config = read_config(folder)
+    done, epochs = config.get("epochs_done", 0), config.get("recipe", {}).get("epochs", 0)
+    return bool(done > 1 or done >= epochs)

@@ -1,5 +1,6 @@
 """Ending a training before its end: asked for by a signal, or planned."""
 
+import shlex
 import signal
 import threading
 import time
@@ -25,7 +26,7 @@ class Stopped(KeyboardInterrupt):
     ) -> None:
         self.folders, self.number, self.minutes, self.diverged = folders, number, minutes, diverged
         self.exit_status = 128 + number if number else 2 if diverged else 0
-        super().__init__(self.telling(f"To go on: dgconv train --resume {' '.join(map(str, folders))}"))
+        super().__init__(self.telling(f"To go on: dgconv train --resume {shlex.join(map(str, folders))}"))
 
     def telling(self, how_to_go_on: str) -> str:
         after = "" if self.minutes is None else f" after {self.minutes:g} minute{'s' * (self.minutes != 1)}"
