@@ -107,6 +107,20 @@ def counted_on(m: Model, x: Tensor) -> Tensor:
     return m.square(torch.cat([x, x], 1).view(x.size(0), count, -1)[:, :channels].view(x.shape))
 
 
+def pooled_and_changed(m: Model, x: Tensor) -> Tensor:
+    """What flattens planes of one pixel is a view, too."""
+    planes = m.pool(m.conv(x))
+    rows = planes.flatten(1)
+    planes *= 2
+    return m.fc(rows)
+
+
+def flattened_and_changed(m: Model, x: Tensor) -> Tensor:
+    planes = m.conv(x).mean((2, 3), keepdim=True)
+    m.relu(planes.flatten(1))
+    return m.square(planes)
+
+
 def dense_layer(m: Model, x: Tensor) -> Tensor:
     out, x = m.bn_relu(m.conv(x), and_input=True)
     return torch.cat([x, m.square(out)], 1)
@@ -183,6 +197,8 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "dropout in place": (lambda m, x: m.relu(m.drop(m.conv(x))), {"Conv": 1}),
     "functional dropout": (lambda m, x: F.dropout(m.conv(x), 0.5, m.training), {"Conv": 1}),
     "view of a changed value": (lambda m, x: ((c := m.conv(x)).flatten(2), m.relu(c))[0], {"Torch": 1}),
+    "rows of a changed value": (pooled_and_changed, {"Torch": 1}),
+    "planes of a changed value": (flattened_and_changed, {"Torch": 1}),
     "a part is assigned to": (lambda m, x: (c := m.conv(x)).__setitem__(0, 1.0) or c, {"Torch": 1}),
     "changed after torch computed it": (changed_after_torch, {"Conv": 3, "Torch": 1}),
     "number changed in place": (counted_on, {"Conv": 2, "Concat": 1, "Torch": 5}),
