@@ -72,6 +72,16 @@ def added_in_place(m: Model, x: Tensor) -> Tensor:
     return m.square(x) + shortcut
 
 
+def divided_in_place(m: Model, x: Tensor) -> Tensor:
+    x = m.conv(x)
+    whole, rest, mask = x.clone(), x.clone(), x > 0
+    same_whole, same_rest, same_mask = whole, rest, mask
+    whole //= 2
+    rest %= 2
+    mask ^= x > 0.5
+    return same_whole + same_rest + same_mask
+
+
 def squeeze_and_excite(m: Model, x: Tensor) -> Tensor:
     x = m.conv(x)
     scale = m.square(m.relu(m.square(x.mean((2, 3), keepdim=True)))).sigmoid()
@@ -190,6 +200,7 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "alias of a changed value": (alias_sees_the_change, {"Conv": 2}),
     "shortcut of a changed value": (shortcut_sees_the_change, {"Conv": 2}),
     "added in place": (added_in_place, {"Conv": 3}),
+    "divided in place": (divided_in_place, {}),
     "relu in place by position": (lambda m, x: F.relu(c := m.conv(x), True) + c, {"Conv": 1, "Pointwise": 1}),
     "relu_": (lambda m, x: torch.relu_(c := m.conv(x)) + c, {"Conv": 1, "Pointwise": 1}),
     "mul_": (lambda m, x: m.square((c := m.conv(x)).mul_(2)) + c, {"Conv": 2, "Torch": 1}),
