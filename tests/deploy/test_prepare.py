@@ -318,6 +318,26 @@ def test_autocast_changes_nothing(digits) -> None:
         assert prepared(images).dtype == torch.float32
 
 
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16, "meta"])
+@pytest.mark.parametrize("method", ["dgc", "lgc", "fbs"])
+def test_defaults_of_torch_change_nothing(engine: str, default: torch.dtype | str, method: str) -> None:
+    model, images = small(f"resnet20_{method}")
+    to_static_(model)
+    expected = deploy.prepare(model)(images)
+    try:
+        if isinstance(default, str):
+            torch.set_default_device(default)
+        else:
+            torch.set_default_dtype(default)
+        prepared = deploy.prepare(model)
+        actual = prepared(images)
+        prepared.time_by_step(images)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert torch.equal(actual, expected)
+
+
 @pytest.mark.skipif(not native.available(), reason="no native kernels")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
 def test_what_would_leave_native_code_out_is_refused(digits) -> None:

@@ -72,6 +72,16 @@ def added_in_place(m: Model, x: Tensor) -> Tensor:
     return m.square(x) + shortcut
 
 
+def divided_in_place(m: Model, x: Tensor) -> Tensor:
+    x = m.conv(x)
+    whole, rest, mask = x.clone(), x.clone(), x > 0
+    same_whole, same_rest, same_mask = whole, rest, mask
+    whole //= 2
+    rest %= 2
+    mask ^= x > 0.5
+    return same_whole + same_rest + same_mask
+
+
 def squeeze_and_excite(m: Model, x: Tensor) -> Tensor:
     x = m.conv(x)
     scale = m.square(m.relu(m.square(x.mean((2, 3), keepdim=True)))).sigmoid()
@@ -105,6 +115,20 @@ def counted_on(m: Model, x: Tensor) -> Tensor:
     count = channels = x.size(1)
     count *= 2
     return m.square(torch.cat([x, x], 1).view(x.size(0), count, -1)[:, :channels].view(x.shape))
+
+
+def pooled_and_changed(m: Model, x: Tensor) -> Tensor:
+    """What flattens planes of one pixel is a view, too."""
+    planes = m.pool(m.conv(x))
+    rows = planes.flatten(1)
+    planes *= 2
+    return m.fc(rows)
+
+
+def flattened_and_changed(m: Model, x: Tensor) -> Tensor:
+    planes = m.conv(x).mean((2, 3), keepdim=True)
+    m.relu(planes.flatten(1))
+    return m.square(planes)
 
 
 def dense_layer(m: Model, x: Tensor) -> Tensor:
@@ -176,6 +200,7 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "alias of a changed value": (alias_sees_the_change, {"Conv": 2}),
     "shortcut of a changed value": (shortcut_sees_the_change, {"Conv": 2}),
     "added in place": (added_in_place, {"Conv": 3}),
+    "divided in place": (divided_in_place, {}),
     "relu in place by position": (lambda m, x: F.relu(c := m.conv(x), True) + c, {"Conv": 1, "Pointwise": 1}),
     "relu_": (lambda m, x: torch.relu_(c := m.conv(x)) + c, {"Conv": 1, "Pointwise": 1}),
     "mul_": (lambda m, x: m.square((c := m.conv(x)).mul_(2)) + c, {"Conv": 2, "Torch": 1}),
@@ -183,6 +208,8 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "dropout in place": (lambda m, x: m.relu(m.drop(m.conv(x))), {"Conv": 1}),
     "functional dropout": (lambda m, x: F.dropout(m.conv(x), 0.5, m.training), {"Conv": 1}),
     "view of a changed value": (lambda m, x: ((c := m.conv(x)).flatten(2), m.relu(c))[0], {"Torch": 1}),
+    "rows of a changed value": (pooled_and_changed, {"Torch": 1}),
+    "planes of a changed value": (flattened_and_changed, {"Torch": 1}),
     "a part is assigned to": (lambda m, x: (c := m.conv(x)).__setitem__(0, 1.0) or c, {"Torch": 1}),
     "changed after torch computed it": (changed_after_torch, {"Conv": 3, "Torch": 1}),
     "number changed in place": (counted_on, {"Conv": 2, "Concat": 1, "Torch": 5}),

@@ -48,6 +48,16 @@ def test_more_pixels_than_an_int_counts(isa):
     assert few == many
 
 
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("padding", [(7, 1), (23, 30)])
+@pytest.mark.parametrize(("channels", "outputs", "groups"), [(8, 32, 1), (16, 16, 8), (16, 16, 16), (2, 5, 1)])
+@pytest.mark.usefixtures("isa")
+def test_more_padding_than_an_item_has_rows(channels, outputs, groups, padding, kernel):
+    """Some items then see nothing of the image."""
+    weight = torch.randn(outputs, channels // groups, kernel, kernel)
+    Case(torch.randn(2, channels, 6, 90), weight, groups, padding=padding).check()
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_the_library_is_there_where_it_can_be_built():
     """Else all that follows would be skipped, and nobody would know."""

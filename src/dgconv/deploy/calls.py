@@ -128,7 +128,10 @@ VIEWS = (  # their results may share memory with what they were given
 )
 # each operator that changes its left side, and the one that does not
 IN_PLACE: dict[Any, Any] = {
-    getattr(operator, f"i{name}"): getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "pow", "matmul")
+    getattr(operator, f"i{function.__name__.rstrip('_')}"): function
+    for function in _listed(
+        "operator", operator, "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"
+    ).values()
 }
 FRESH = ELEMENTWISE | SHAPE_KEEPING | OTHERS
 STORABLE = FRESH | VIEWS  # what a file may name: nothing in here touches more than the tensors it is given

@@ -158,7 +158,7 @@ def _norm(step: Pointwise, takers: list[Conv | Pool | GlobalPool] | None = None)
     channels = {taker.weight.shape[1] * taker.groups for taker in takers or [] if isinstance(taker, Conv)}
     if len(channels) != 1:
         return None
-    ones = torch.ones(channels.pop())
+    ones = torch.ones(channels.pop(), dtype=torch.float32, device="cpu")
     return Norm(ones, torch.zeros_like(ones), step.activation)
 
 

@@ -16,7 +16,7 @@ ALIGNMENT = 16  # floats: a cache line
 def empty(floats: int) -> Tensor:
     """A vector with any content."""
     if 4 * floats < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.empty(floats)
+        return _empty(floats)
     size = -(-4 * floats // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pages.madvise(mmap.MADV_HUGEPAGE)
@@ -28,11 +28,16 @@ def empty(floats: int) -> Tensor:
 def empty_result(shape: tuple[int, ...]) -> Tensor:
     """A tensor of torch's own, with any content. Where its memory is new to the process, it comes in huge pages as far
     as whole ones fit: to be given small ones, one by one, takes longer than most convolutions."""
-    y = torch.empty(shape)
+    y = _empty(shape)
     if y.nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         start, end = -(-y.data_ptr() // HUGE_PAGE), (y.data_ptr() + y.nbytes) // HUGE_PAGE
         _c_library().madvise(c_void_p(start * HUGE_PAGE), c_size_t((end - start) * HUGE_PAGE), mmap.MADV_HUGEPAGE)
     return y
+
+
+def _empty(shape: int | tuple[int, ...]) -> Tensor:
+    """What native code writes to, whatever torch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 @cache
@@ -49,7 +54,7 @@ class Memory:
     """Hands out vectors, one behind the other."""
 
     def __init__(self) -> None:
-        self._block, self._used = torch.empty(0), 0
+        self._block, self._used = _empty(0), 0
 
     def empty(self, floats: int) -> Tensor:
         if self._used + floats > len(self._block):

@@ -137,7 +137,8 @@ class PackedStep(Packed):
                 self.native.before = self._norm(step.norm)
                 self.native.activation = structs.ACTIVATIONS[step.activation]
                 if step.order is not None:
-                    self.native.order = self._address(torch.tensor(step.order, dtype=torch.int32).view(torch.float32))
+                    order = torch.tensor(step.order, dtype=torch.int32, device="cpu")
+                    self.native.order = self._address(order.view(torch.float32))
             case Concat():
                 pass  # parts that are not in place yet are copied; the plan knows which
 

@@ -161,10 +161,10 @@ class Plan:
 
     def _fixed_selection(self, picks: list[list[int]], channels: int) -> structs.Selection:
         """The same for every image, as a gate would lay it out: channels [B, H, C], counts [B, H]; no gates."""
-        kept = torch.zeros(self._batch, len(picks), channels, dtype=torch.int32)
+        kept = torch.zeros(self._batch, len(picks), channels, dtype=torch.int32, device="cpu")
         for head, picked in enumerate(picks):
-            kept[:, head, : len(picked)] = torch.tensor(picked, dtype=torch.int32)
-        counts = torch.tensor([len(picked) for picked in picks], dtype=torch.int32).repeat(self._batch, 1)
+            kept[:, head, : len(picked)] = torch.tensor(picked, dtype=torch.int32, device="cpu")
+        counts = torch.tensor([len(picked) for picked in picks], dtype=torch.int32, device="cpu").repeat(self._batch, 1)
         self._fixed += kept, counts  # kept alive as long as the steps that point to them
         return structs.Selection(kept.data_ptr(), None, counts.data_ptr())
 

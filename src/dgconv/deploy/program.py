@@ -65,7 +65,7 @@ class NativeProgram:
         x = self._checked(x)
         plan = self._plan(1, *x.shape[1:])
         y = empty_result((len(x), *plan.output_shape))
-        seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64)
+        seconds = torch.zeros(len(plan.steps), len(structs.STAGES), dtype=torch.float64, device="cpu")
         self._run(plan, x, y, seconds)
         return y, [
             StepTime(label, step.kind in CONVOLUTIONS, dict(zip(structs.STAGES, row, strict=True)))

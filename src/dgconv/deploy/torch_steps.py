@@ -103,7 +103,7 @@ def boost(spec: BoostSpec, pooled: Tensor, out: Tensor) -> Tensor:
 
 
 def _greatest(saliency: Tensor, keep: int) -> Tensor:
-    rule = HeadGate(saliency.shape[-1], 0)
+    rule = HeadGate(saliency.shape[-1], 0, device=saliency.device)
     rule.keep.fill_(keep)
     return rule.mask(saliency)
 
@@ -111,7 +111,7 @@ def _greatest(saliency: Tensor, keep: int) -> Tensor:
 def _static_conv(step: Conv, x: Tensor) -> Tensor:
     if not step.interleaved:
         return _convolve(step, x, step.weight, step.bias, step.groups)
-    by_group = torch.arange(len(step.weight)).view(-1, step.groups).T.flatten()
+    by_group = torch.arange(len(step.weight), device=step.weight.device).view(-1, step.groups).T.flatten()
     bias = None if step.bias is None else step.bias[by_group]
     return _interleave(_convolve(step, x, step.weight[by_group], bias, step.groups), step.groups)
 

@@ -96,7 +96,9 @@ class _Translator:
         if not values:
             self.results[node] = self._constant(function, args, kwargs)
         else:
-            self.results[node] = self._step(function, args, kwargs, values)
+            self.results[node] = result = self._step(function, args, kwargs, values)
+            if isinstance(result, Value) and result.rows is not None:
+                self._share_memory(result.name, result.rows)
         if in_place:
             self._rebind(node, args[0], self.results[node])
 
@@ -149,9 +151,12 @@ class _Translator:
         )
         name = self.builder.add(Torch(names, "", call, reason, may_change_inputs=function in self.left))
         if function not in FRESH.values():
-            family = {name}.union(*(self.relatives.get(other, {other}) for other in names))
-            self.relatives.update(dict.fromkeys(family, family))
+            self._share_memory(name, *names)
         return name
+
+    def _share_memory(self, *names: str) -> None:
+        family = set[str]().union(*(self.relatives.get(name, {name}) for name in names))
+        self.relatives.update(dict.fromkeys(family, family))
 
     def _native(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if isinstance(function, nn.Module):

@@ -41,7 +41,7 @@ struct Winograd {
     }
 
     // The first and the last row of the padded image that lie inside the image.
-    int top_row(const Item& item) const { return larger(0, conv.pad_top - item.first_row); }
+    int top_row(const Item& item) const { return smaller(padded_h, larger(0, conv.pad_top - item.first_row)); }
     int end_row(const Item& item, const Planes& x) const {
         return larger(top_row(item), smaller(padded_h, x.height + conv.pad_top - item.first_row));
     }
