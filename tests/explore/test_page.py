@@ -250,6 +250,15 @@ def test_by_number_and_by_keyboard(head_served, browser_page):
     assert meaning[tuple(map(int, kept))] in told
 
 
+def test_by_finger(head_served, browser_page):
+    page = settled_at(browser_page(PHONE, has_touch=True, is_mobile=True), head_served)
+    for canvas, layer in zip(page.locator("canvas").all()[:2], head_served.session.layers, strict=False):
+        canvas.tap(position={"x": 20, "y": 5})
+        assert page.locator("#readout").inner_text().startswith(f"{layer} · head 1, channel 0: ")
+    page.locator("h2").tap()
+    assert page.locator("#readout").is_hidden()
+
+
 def test_a_server_that_is_gone(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=("ERR_CONNECTION_REFUSED",)), head_served)
     head_served.shutdown()
