@@ -259,6 +259,17 @@ def test_by_finger(head_served, browser_page):
     assert page.locator("#readout").is_hidden()
 
 
+def test_back_to_the_page(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    page.locator("input[name=slot][value=A]").press("ArrowRight")
+    slide_to(page, 0.25)
+    page.goto("about:blank")
+    page.go_back()
+    settled(page)
+    assert page.evaluate("data.rates[document.getElementById('rate').value]") == 0.75, "the slider is where the rate is"
+    assert page.locator("input[name=slot]:checked").input_value() == "A"
+
+
 def test_a_server_that_is_gone(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=("ERR_CONNECTION_REFUSED",)), head_served)
     head_served.shutdown()
