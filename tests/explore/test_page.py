@@ -270,6 +270,19 @@ def test_back_to_the_page(head_served, browser_page):
     assert page.locator("input[name=slot]:checked").input_value() == "A"
 
 
+def test_focus_stays_in_the_card(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    page.locator("#compare").press("Enter")
+    thumb(page, 30).press("Enter")
+    page.wait_for_selector("#overlap")
+    page.locator("#card-B button").focus()
+    page.evaluate("refresh()")
+    settled(page)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#overlap", state="detached")
+    assert page.evaluate("document.activeElement.id") == "compare"
+
+
 def test_a_server_that_is_gone(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=("ERR_CONNECTION_REFUSED",)), head_served)
     head_served.shutdown()

@@ -70,8 +70,10 @@ function show(answers) {
   shown = answers;
   const { a, b, average } = answers;
   fillCard($("card-A"), "A", a, data.denseMacs);
+  const hadFocus = $("card-B").contains(document.activeElement); // its button is made anew
   if (b) fillCard($("card-B"), "B", b, data.denseMacs, () => choose(null, "B"));
   else emptyCard($("card-B"), startComparing);
+  if (hadFocus) $("card-B").querySelector("button").focus();
   $("channels-title").textContent = b ? "The channels they chose" : "The channels it chose";
   makeLegend($("legend"), b ? "pair" : "single");
   grids.forEach((grid, i) => {
