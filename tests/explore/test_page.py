@@ -283,6 +283,13 @@ def test_focus_stays_in_the_card(head_served, browser_page):
     assert page.evaluate("document.activeElement.id") == "compare"
 
 
+def test_numbers_of_rates(head_served, browser_page):
+    page = browser_page()
+    page.goto(head_served.url)
+    told = {0.5: "0.50", 0.75: "0.75", 0.875: "0.875", 0: "0.00", 0.12345678: "0.1235", 0.3: "0.30"}
+    assert page.evaluate("rates => rates.map(formatRate)", list(told)) == list(told.values())
+
+
 def test_a_server_that_is_gone(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=("ERR_CONNECTION_REFUSED",)), head_served)
     head_served.shutdown()

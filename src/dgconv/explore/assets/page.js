@@ -166,8 +166,8 @@ function setRate(rate) {
   state.rate = rate;
   const value = data.rates[rate];
   $("rate").value = rate;
-  $("rate").setAttribute("aria-valuetext", value.toFixed(2));
-  $("rate-value").textContent = value.toFixed(2);
+  $("rate").setAttribute("aria-valuetext", formatRate(value));
+  $("rate-value").textContent = formatRate(value);
   const others =
     data.gate === "global"
       ? `one threshold and batch norms found anew on ${data.calibration} training images`
