@@ -290,6 +290,26 @@ def test_numbers_of_rates(head_served, browser_page):
     assert page.evaluate("rates => rates.map(formatRate)", list(told)) == list(told.values())
 
 
+def test_old_answers_look_old(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    opacity = "Number(getComputedStyle(document.querySelector('.cards')).opacity)"
+    page.evaluate("""() => {
+      const look = source.look;
+      source.look = (image, rate) => new Promise((done) => (window.answer = () => done(look(image, rate))));
+    }""")
+    page.locator("#rate").press("Home")
+    page.wait_for_selector("body.old")
+    assert page.evaluate(opacity) < 1, "the rate is another one already"
+    page.evaluate("answer()")
+    settled(page, "0.25")
+    assert page.evaluate(opacity) == 1
+
+    page.evaluate("() => void (source.look = () => Promise.reject(new Error('no answer')))")
+    page.locator("#rate").press("ArrowRight")
+    page.wait_for_selector("#error:not([hidden])")
+    assert page.evaluate(opacity) < 1
+
+
 def test_a_server_that_is_gone(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=("ERR_CONNECTION_REFUSED",)), head_served)
     head_served.shutdown()
