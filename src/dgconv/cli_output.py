@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-console = Console(width=None if sys.stdout.isatty() else 120)
+console = Console(width=None if sys.stdout.isatty() else 200)  # a file has room for every table
 T = TypeVar("T")
 
 
