@@ -243,7 +243,7 @@ def test_models(capsys):
         (["macs", "resnet20_dgc", "--heads", "3"], "3 heads, 16 output channels"),
         (["macs", "resnet20", "--input-size", "4", "32", "32"], "4 channels"),
         (["models", "vgg*"], "no model matches 'vgg*'"),
-        (["eval", "nowhere"], "nowhere is not a run folder"),
+        (["eval", "no/where"], "no/where is not a run folder"),
         (["train", "--data", "cifar10"], "needs --data-dir"),
         (["train", "--data", "mnist"], "unknown data set 'mnist'"),
         (["train", "--data", "cifar10", "--data-dir", "nowhere"], "nowhere does not exist"),

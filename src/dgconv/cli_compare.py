@@ -5,14 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
 from .cli_device import find_device
 from .cli_output import console, make_console, show
 from .compare.methods import RIVALS
 from .compare.record import HEADINGS, Comparison, table_rows
+from .text import print_table
 from .writable import check_folder
 
 
@@ -89,13 +89,11 @@ def compare(
 
 
 def print_comparison(console: Console, comparison: Comparison, folder: Path) -> None:
-    table = Table(title=comparison.title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     *figures, how, _ = HEADINGS
-    for number, heading in enumerate(figures):
-        table.add_column(heading.replace(", M ", ", M\n"), justify="right" if number else "left", no_wrap=True)
-    table.add_column(how)
-    for *cells, cell, remark in table_rows(comparison):
-        table.add_row(*cells, f"{cell}; {remark}" if remark else cell)
-    console.print(table)
+    headings = [heading.replace(", M ", ", M\n") for heading in figures]
+    columns = [Column(heading, justify="right" if number else "left") for number, heading in enumerate(headings)]
+    rows = [[*cells, f"{cell}; {remark}" if remark else cell] for *cells, cell, remark in table_rows(comparison)]
+    less_needed = ("MACs, M\n('authors')", "parameters, k", "share")
+    print_table(console, comparison.title, [*columns, Column(how, min_width=len(how))], rows, less_needed)
     console.print(f"{comparison.fine_print}.", soft_wrap=True)
     console.print(f"Files: {folder}", soft_wrap=True)

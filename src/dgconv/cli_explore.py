@@ -56,7 +56,7 @@ def _write(session: "Session", ids: list[str], out: Path) -> None:
     from .models.storage import write_atomically
 
     def tell(rate: float) -> None:
-        console.print(f"{len(ids)} images at pruning rate {rate:.4g}", highlight=False)
+        console.print(f"{len(ids)} image{'s' * (len(ids) != 1)} at pruning rate {rate:.4g}", highlight=False)
 
     write_atomically(out, static_page(session, ids, tell).encode())
     console.print(f"{out}: opens in any browser", soft_wrap=True, markup=False, highlight=False)

@@ -15,7 +15,7 @@ def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None
     return Console(stderr=stderr, quiet=quiet, width=width, markup=False, emoji=False)
 
 
-console = make_console(width=None if sys.stdout.isatty() else 120)
+console = make_console(width=None if sys.stdout.isatty() else 200)  # a file has room for every table
 
 
 def show_each(items: Sequence[T], as_json: bool, to_json: Callable[[T], Any], tabulate: Callable[[T], None]) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
+from rich.table import Column
 
 from .cli_output import console, show
 from .errors import UserError
+from .text import print_table
 
 if TYPE_CHECKING:
     from .results.rows import Row
@@ -79,13 +79,15 @@ def _print_rows(rows: "list[Row]") -> None:
         ]
         for row in rows
     ]  # fmt: skip
-    _print_table("Results", headings, lines)
+    _print_table("Results", headings, lines, less_needed=("epochs", "MACs,\n'authors'", "seeds"))
 
 
-def _print_table(title: str, headings: Sequence[str], lines: list[list[str]]) -> None:
-    table = Table(title=title.replace("`", ""), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
-    for line in lines:
-        table.add_row(*(cell.replace("`", "") for cell in line))
-    console.print(table)
+def _print_table(title: str, headings: Sequence[str], lines: list[list[str]], less_needed: Sequence[str] = ()) -> None:
+    rows = [[cell.replace("`", "") for cell in line] for line in lines]
+    longest_name = max(len(word) for row in rows for word in row[0].split())
+    columns = [
+        Column(heading, justify="right" if number else "left", min_width=None if number else longest_name)
+        for number, heading in enumerate(headings)
+    ]
+    columns[1].min_width = len("10.00 % ± 0.10")  # what is said of unfinished runs is longer, and wraps
+    print_table(console, title.replace("`", ""), columns, rows, less_needed)

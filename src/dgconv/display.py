@@ -6,12 +6,13 @@ from math import nan
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from .analysis.macs import MacCount
 from .analysis.paper import Comparison
 from .analysis.plan import Agreement, Cost, Plan
 from .analysis.summary import Summary
+from .text import print_table
 from .train import EpochMetrics, Recipe
 from .train.recipe import Reported
 
@@ -119,6 +120,7 @@ def print_macs(console: Console, name: str, count: MacCount) -> None:
         title=f"MACs of {name} at {size}, '{count.convention}' convention",
         box=box.SIMPLE_HEAD,
         title_justify="left",
+        pad_edge=False,
     )
     table.add_column("layer", no_wrap=True)
     table.add_column("kind")
@@ -193,18 +195,12 @@ def print_plan(console: Console, plan: Plan) -> None:
 
 
 def print_recipes(console: Console, rows: list[tuple[Recipe, Reported | None, Cost, Agreement | None]]) -> None:
-    table = Table(
-        title="Recipes, and what the paper reports for them",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        collapse_padding=True,
-        pad_edge=False,
-    )
-    for heading in ("name", "model", "data"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("epochs", "reported\nerror", "reported\nMACs", "our\nMACs"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("counted\nas")
+    columns = [
+        *map(Column, ("name", "model", "data")),
+        *(Column(heading, justify="right") for heading in ("epochs", "reported\nerror", "reported\nMACs", "our\nMACs")),
+        Column("counted\nas"),
+    ]
+    lines = []
     for recipe, reported, cost, agreement in rows:
         convention = agreement.convention if agreement else "paper"
         error = macs = ""
@@ -214,8 +210,9 @@ def print_recipes(console: Console, rows: list[tuple[Recipe, Reported | None, Co
             macs = _reported_cost(reported)
         if reported and reported.saving:
             ours = f"{cost.saving(convention):.3f}x"
-        table.add_row(recipe.name, recipe.model, recipe.data, str(recipe.epochs), error, macs, ours, convention)
-    console.print(table)
+        lines.append([recipe.name, recipe.model, recipe.data, str(recipe.epochs), error, macs, ours, convention])
+    title = "Recipes, and what the paper reports for them"
+    print_table(console, title, columns, lines, less_needed=("model", "data", "epochs", "counted\nas"))
     console.print("An x is a saving over the dense network. Plotted: in a figure, without a printed number.")
     console.print("Train one with 'dgconv train NAME --data-dir DIR'; add --dry-run to see first what it takes.")
 

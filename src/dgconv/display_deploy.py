@@ -35,4 +35,4 @@ def bench_progress(console: Console) -> Iterator[Tell]:
 
 
 def print_bench(console: Console, bench: Bench) -> None:
-    console.print(bench.tables())
+    console.print(bench.tables(console.width))

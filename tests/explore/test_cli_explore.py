@@ -52,6 +52,8 @@ def test_a_page_in_a_file(head_folder, head_session, tmp_path, capsys):
     assert data["looks"]["17"] == [head_session.look("17", rate) for rate in (0.5, 0.75)]
     assert data["averages"] == [head_session.average(rate) for rate in (0.5, 0.75)]
     assert "http" not in out.read_text().replace("http-equiv", ""), "it needs nothing from anywhere"
+    main(["explore", str(head_folder), "--images", "3", "--rates", "0.75", "--out", str(out)])
+    assert capsys.readouterr().out.splitlines()[0] == "1 image at pruning rate 0.75"
 
 
 def test_names_are_text(head_folder):

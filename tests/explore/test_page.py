@@ -250,6 +250,66 @@ def test_by_number_and_by_keyboard(head_served, browser_page):
     assert meaning[tuple(map(int, kept))] in told
 
 
+def test_by_finger(head_served, browser_page):
+    page = settled_at(browser_page(PHONE, has_touch=True, is_mobile=True), head_served)
+    for canvas, layer in zip(page.locator("canvas").all()[:2], head_served.session.layers, strict=False):
+        canvas.tap(position={"x": 20, "y": 5})
+        assert page.locator("#readout").inner_text().startswith(f"{layer} · head 1, channel 0: ")
+    page.locator("h2").tap()
+    assert page.locator("#readout").is_hidden()
+
+
+def test_back_to_the_page(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    page.locator("input[name=slot][value=A]").press("ArrowRight")
+    slide_to(page, 0.25)
+    page.goto("about:blank")
+    page.go_back()
+    settled(page)
+    assert page.evaluate("data.rates[document.getElementById('rate').value]") == 0.75, "the slider is where the rate is"
+    assert page.locator("input[name=slot]:checked").input_value() == "A"
+
+
+def test_focus_stays_in_the_card(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    page.locator("#compare").press("Enter")
+    thumb(page, 30).press("Enter")
+    page.wait_for_selector("#overlap")
+    page.locator("#card-B button").focus()
+    page.evaluate("refresh()")
+    settled(page)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#overlap", state="detached")
+    assert page.evaluate("document.activeElement.id") == "compare"
+
+
+def test_numbers_of_rates(head_served, browser_page):
+    page = browser_page()
+    page.goto(head_served.url)
+    told = {0.5: "0.50", 0.75: "0.75", 0.875: "0.875", 0: "0.00", 0.12345678: "0.1235", 0.3: "0.30"}
+    assert page.evaluate("rates => rates.map(formatRate)", list(told)) == list(told.values())
+
+
+def test_old_answers_look_old(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    opacity = "Number(getComputedStyle(document.querySelector('.cards')).opacity)"
+    page.evaluate("""() => {
+      const look = source.look;
+      source.look = (image, rate) => new Promise((done) => (window.answer = () => done(look(image, rate))));
+    }""")
+    page.locator("#rate").press("Home")
+    page.wait_for_selector("body.old")
+    assert page.evaluate(opacity) < 1, "the rate is another one already"
+    page.evaluate("answer()")
+    settled(page, "0.25")
+    assert page.evaluate(opacity) == 1
+
+    page.evaluate("() => void (source.look = () => Promise.reject(new Error('no answer')))")
+    page.locator("#rate").press("ArrowRight")
+    page.wait_for_selector("#error:not([hidden])")
+    assert page.evaluate(opacity) < 1
+
+
 def test_a_server_that_is_gone(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=("ERR_CONNECTION_REFUSED",)), head_served)
     head_served.shutdown()

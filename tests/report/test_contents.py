@@ -134,12 +134,15 @@ def test_ticks(high):
     assert len(numbers) <= curves.TICKS + 1
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.01, 60), (1.3, 1.4), (0.3, 0.3), (1e-6, 1e3), (1, 10)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.01, 60), (1.3, 1.4), (0.3, 0.3), (1e-6, 1e3), (1, 10), (10, 10), (87, 89)]
+)
 def test_log_ticks(low, high):
     numbers = curves.log_ticks(low, high)
     assert numbers == sorted(set(numbers)), "rising, none twice"
     assert 2 <= len(numbers) <= 10
     assert all(low <= number <= high for number in numbers) or numbers[0] <= low <= high <= numbers[-1]
+    assert numbers[-1] / numbers[0] <= max(10, high / low), "little room above and below the curves"
 
 
 def test_pictures(contents):

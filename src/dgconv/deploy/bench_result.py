@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..text import as_text
+from ..text import as_text, width_of
 from .bench_forms import Kind
 
 LABELS: dict[Kind, str] = {"dense": "dense", "sgc": "SGC", "dgc": "DGC", "model": "model"}
@@ -60,11 +60,16 @@ class Bench:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    def tables(self) -> Group:
-        """Without the warnings."""
+    def tables(self, width: int | None = None) -> Group:
+        """Without the warnings. Numbers of threads stand side by side, where the ``width`` is enough for them."""
         machine = Text("  ".join(f"{name} {value or 'not installed'}" for name, value in self.machine.items()))
-        batch_sizes = dict.fromkeys(measurement.batch_size for measurement in self.measurements)
-        return Group(machine, *map(self._table, batch_sizes), *map(Text, self._notes()))
+        tables = []
+        for batch_size in dict.fromkeys(measurement.batch_size for measurement in self.measurements):
+            group = [measurement for measurement in self.measurements if measurement.batch_size == batch_size]
+            table = self._table(group)
+            fits = width is None or width_of(table) <= width
+            tables += [table] if fits else [self._table([measurement]) for measurement in group]
+        return Group(machine, *tables, *map(Text, self._notes()))
 
     def __rich__(self) -> Group:
         return Group(self.tables(), *(Text(f"Warning: {warning}", style="yellow") for warning in self.warnings))
@@ -72,12 +77,11 @@ class Bench:
     def __str__(self) -> str:
         return as_text(self)
 
-    def _table(self, batch_size: int) -> RenderableType:
-        """With a group of columns for each number of threads."""
-        group = [measurement for measurement in self.measurements if measurement.batch_size == batch_size]
+    def _table(self, group: list[Measurement]) -> RenderableType:
+        """Of one batch size, with a group of columns for each number of threads."""
         rate = "" if self.pruning_rate is None else f", pruning rate {self.pruning_rate:.3g}"
         table = Table(
-            title=f"{self.model} at {'x'.join(map(str, self.input_size))}{rate}, batch {batch_size}",
+            title=f"{self.model} at {'x'.join(map(str, self.input_size))}{rate}, batch {group[0].batch_size}",
             box=box.SIMPLE_HEAD,
             title_justify="left",
         )

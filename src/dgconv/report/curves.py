@@ -143,7 +143,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     factors = (1,) if last - first > 3 else (1, 2, 5)
     every = [round(10.0**power * factor, 12) for power in range(first, last + 1) for factor in factors]
     inside = [number for number in every if low <= number <= high]
-    return inside if len(inside) > 1 else [every[0], every[-1]]
+    if len(inside) > 1:
+        return inside
+    return [max(n for n in every if n <= low), min(n for n in every if n >= high and n > low)]
 
 
 def chart_data(charts: Sequence[Chart], titles: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from ...train.schedule import WARM_UP_END
 from ..run_folder import RunFolder
-from .style import BLUE, GREEN, GREY, ORANGE, RED, Drawing, entitle, in_house_style, new_figure
+from .style import BLUE, GREEN, ORANGE, RED, Drawing, entitle, in_house_style, new_figure
 
 SHADES = ("#F3F3F3", "#E3EEF7", "#FDF1DC")
 
@@ -33,8 +33,8 @@ def draw_training(run: RunFolder) -> Drawing:
     stages: list[dict[str, Any]] = []
     if has_stages:
         share = panels[1]
-        curve(share, "target_pruned_share", "schedule", GREY, "--")
         curve(share, "pruned_share", "measured on the test images", RED)
+        curve(share, "target_pruned_share", "schedule", "black", "--")  # above what follows it closely
         stages = [
             {"name": "warm-up", "from": 0.0, "to": WARM_UP_END * recipe.epochs},
             {"name": "gradual pruning", "from": WARM_UP_END * recipe.epochs, "to": recipe.ramp_end * recipe.epochs},

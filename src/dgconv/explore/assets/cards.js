@@ -17,6 +17,12 @@ function formatPercent(share) {
   return `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %`;
 }
 
+// With two decimals, or as many as tell it from its neighbours, up to four.
+function formatRate(rate) {
+  const short = rate.toFixed(2);
+  return Math.abs(short - rate) < 1e-4 ? short : String(Number(rate.toFixed(4)));
+}
+
 function bar(share) {
   const fill = element("i");
   fill.style.width = `${100 * Math.min(1, share)}%`;

@@ -67,6 +67,7 @@ class Grid {
     );
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => this.moveTo(null));
+    this.canvas.addEventListener("click", (event) => this.point(event)); // a tap, too, after its pointer has left
     this.canvas.addEventListener("blur", () => this.moveTo(null));
     this.canvas.addEventListener("focus", () => {
       if (this.canvas.matches(":focus-visible")) this.moveTo(this.cursor ?? [0, 0]);

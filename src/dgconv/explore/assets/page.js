@@ -26,6 +26,11 @@ function tellError(error) {
   $("error").textContent = error ? error.message : "";
 }
 
+// Whether the answers on show are not those to what is chosen.
+function markOld(isOld) {
+  document.body.classList.toggle("old", isOld);
+}
+
 function sizeOf(layer) {
   return layer.heads * layer.channels;
 }
@@ -43,13 +48,17 @@ async function refresh() {
   const number = ++asked;
   const isStale = () => number !== asked;
   const { rate, images } = state;
+  let isAnswered = false;
   const slow = setTimeout(() => {
+    if (isStale() || isAnswered) return;
     const isTrained = data.rates[rate] === data.trainedRate;
-    if (!isStale()) $("status").textContent = isTrained ? "working …" : "getting ready for this rate …";
+    $("status").textContent = isTrained ? "working …" : "getting ready for this rate …";
+    markOld(true);
   }, LONG);
   try {
     const [a, b] = await Promise.all([lookAt(images.A), lookAt(images.B)]);
     if (isStale()) return;
+    isAnswered = true;
     show({ a, b, average: null });
     $("status").textContent = source.upload ? "averaging test images …" : "";
     const average = await source.average(rate);
@@ -60,6 +69,7 @@ async function refresh() {
     if (!isStale()) {
       tellError(error);
       $("status").textContent = "";
+      markOld(!isAnswered);
     }
   } finally {
     clearTimeout(slow);
@@ -68,10 +78,13 @@ async function refresh() {
 
 function show(answers) {
   shown = answers;
+  markOld(false);
   const { a, b, average } = answers;
   fillCard($("card-A"), "A", a, data.denseMacs);
+  const hadFocus = $("card-B").contains(document.activeElement); // its button is made anew
   if (b) fillCard($("card-B"), "B", b, data.denseMacs, () => choose(null, "B"));
   else emptyCard($("card-B"), startComparing);
+  if (hadFocus) $("card-B").querySelector("button").focus();
   $("channels-title").textContent = b ? "The channels they chose" : "The channels it chose";
   makeLegend($("legend"), b ? "pair" : "single");
   grids.forEach((grid, i) => {
@@ -164,8 +177,8 @@ function setRate(rate) {
   state.rate = rate;
   const value = data.rates[rate];
   $("rate").value = rate;
-  $("rate").setAttribute("aria-valuetext", value.toFixed(2));
-  $("rate-value").textContent = value.toFixed(2);
+  $("rate").setAttribute("aria-valuetext", formatRate(value));
+  $("rate-value").textContent = formatRate(value);
   const others =
     data.gate === "global"
       ? `one threshold and batch norms found anew on ${data.calibration} training images`
