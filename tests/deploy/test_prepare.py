@@ -508,6 +508,41 @@ def test_a_model_that_returns_several_values(engine: str, kind: Callable[..., An
     torch.testing.assert_close(actual, expected)
 
 
+class Counting(nn.Module):
+    """Counts its calls in a buffer, which it changes or replaces, or in a number, or images; and uses the count."""
+
+    def __init__(self, how: str, follows: bool) -> None:
+        super().__init__()
+        self.conv, self.how, self.follows = nn.Conv2d(3, 8, 3), how, follows
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("unused", torch.tensor(torch.nan))
+        self.number = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "changed":
+            self.count += 1
+        elif self.how == "replaced":
+            self.count = self.count + 1
+        elif self.how == "number":
+            self.number += 1
+        else:
+            self.number += x.size(0)
+        if not self.follows and x.sum() > 1e9:
+            return x
+        return self.conv(x) * (self.count + self.number)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+@pytest.mark.parametrize("how", ["changed", "replaced", "number", "images"])
+def test_a_part_that_changes_itself_is_left_to_python(engine: str, how: str, follows: bool) -> None:
+    model = nn.Sequential(Counting(how, follows), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1)).eval()
+    prepared, images = deploy.prepare(model), torch.randn(2, 3, 9, 9)
+    assert [path for path, _ in prepared.inner] == ["0.conv"]
+    with torch.no_grad():
+        for _ in range(3):
+            torch.testing.assert_close(prepared(images), model(images), rtol=TOLERANCE, atol=TOLERANCE)
+
+
 def test_hooks_still_run(engine: str) -> None:
     model = create_model("resnet20").eval()
     seen: list[torch.Size] = []

@@ -76,18 +76,52 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        nodes_before, stack_before = len(self.graph.nodes), dict(self.module_stack)
+        nodes_before, stack_before, state = len(self.graph.nodes), dict(self.module_stack), _State(m)
         try:
-            return super().call_module(m, forward, args, kwargs)
+            result = super().call_module(m, forward, args, kwargs)
+            if name := state.restore():
+                raise Untranslatable(f"it changes its own {name!r}")
+            return result
         except Exception as error:
             # Whatever stopped the trace in here, a branch on the values most often: take back what was recorded of
             # this module and record the call of it instead.
+            state.restore()
             for node in list(self.graph.nodes)[: nodes_before - 1 : -1]:
                 self.graph.erase_node(node)
             self.module_stack.clear()
             self.module_stack.update(stack_before)
             self.left[m] = f"its code cannot be followed: {_first_line(error)}"
             return super().call_module(m, forward, args, kwargs)
+
+
+class _State:
+    """What a module may change of itself as it runs, and then depend on: its buffers, and numbers that it counts."""
+
+    def __init__(self, module: nn.Module) -> None:
+        parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+        buffers = [(part, name, buffer) for part in parts for name, buffer in part._buffers.items()]
+        self.buffers = [(part, name, buffer, buffer.clone()) for part, name, buffer in buffers if buffer is not None]
+        numbers = [(part, name, value) for part in parts for name, value in vars(part).items()]
+        self.numbers = [(part, name, value) for part, name, value in numbers if type(value) in (int, float)]
+
+    def restore(self) -> str | None:
+        """Puts everything back as it was; the name of something that was not, if there is any."""
+        changed = None
+        for part, name, buffer, before in self.buffers:
+            if part._buffers.get(name) is not buffer or not _same_numbers(buffer, before):
+                part._buffers[name] = buffer.copy_(before)
+                changed = name
+        for part, name, value in self.numbers:
+            now = vars(part).get(name)
+            if type(now) is not type(value) or now != value:  # a stand-in of the trace cannot be compared
+                setattr(part, name, value)
+                changed = name
+        return changed
+
+
+def _same_numbers(x: Tensor, y: Tensor) -> bool:
+    """NaN being the same as NaN."""
+    return torch.equal(x, y) or (x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all()))
 
 
 def _first_line(error: Exception) -> str:
