@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dgconv import cli_output, cli_results
+from dgconv import cli_results
 from dgconv.cli import main
 from dgconv.deploy.bench_result import Bench, Measurement, Row
 from dgconv.display import TrainingDisplay
@@ -64,7 +64,6 @@ def test_results_in_a_narrow_terminal(monkeypatch):
 
 def test_recipes_in_a_narrow_terminal(monkeypatch):
     def show(console):
-        monkeypatch.setattr(cli_output, "console", console)
         monkeypatch.setattr("dgconv.cli.console", console)
         main(["recipes", "cifar10_*"])
 
