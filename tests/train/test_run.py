@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from dgconv.data import load_data
+from dgconv.data.sample import sample
 from dgconv.models.storage import snapshot
 from dgconv.train import Recipe, set_progress
 from dgconv.train import run as run_module
@@ -169,7 +170,7 @@ def test_a_mac_budget_is_kept_on_the_same_training_images(begin, digits):
     ((images, half), (again, end)) = measured
     assert (half, end) == (0.5, 1.0)
     assert torch.equal(images, again)
-    assert torch.equal(images, next(digits.train.batches(128, train=False))[0])
+    assert torch.equal(images, next(sample(digits.train, 128)))
 
 
 def test_a_mac_budget_out_of_reach_is_told_before_the_first_step(begin, caplog):
