@@ -226,16 +226,23 @@ def models(pattern: Positional[str] = "*", pretrained: bool = False, json: bool 
 
     Args:
         pattern: Shell pattern, such as 'resnet*'.
-        pretrained: Only those that have weights.
+        pretrained: Only those that have weights, with the names and the errors of these.
         json: Print JSON instead of a list.
     """
+    from .display import print_weights
     from .models import list_models
+    from .models.pretrained import list_cards
 
     names = list_models(pattern, pretrained=pretrained)
     if not names:
         known = ", ".join(list_models(pretrained=pretrained)) or "none"
         raise UserError(f"no model {'with weights ' if pretrained else ''}matches {pattern!r}. Known: {known}")
-    show(names, json, lambda _: console.print("\n".join(names)))
+    if not pretrained:
+        show(names, json, lambda _: console.print("\n".join(names)))
+        return
+    cards = {weights: card for weights, card in list_cards().items() if card.model["name"] in names}
+    listing = [{"weights": weights, **asdict(card)} for weights, card in cards.items()]
+    show(listing, json, lambda _: print_weights(console, cards))
 
 
 def import_authors(

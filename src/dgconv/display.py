@@ -12,6 +12,7 @@ from .analysis.macs import MacCount
 from .analysis.paper import Comparison
 from .analysis.plan import Agreement, Cost, Plan
 from .analysis.summary import Summary
+from .models.pretrained import ModelCard
 from .text import print_table
 from .train import EpochMetrics, Recipe
 from .train.recipe import Reported
@@ -237,3 +238,10 @@ def _mebibytes(count: float) -> str:
 
 def _millions(count: float) -> str:
     return f"{count / 1e6:.3f}M"
+
+
+def print_weights(console: Console, cards: dict[str, ModelCard]) -> None:
+    headings = ("weights", "model", "data", "top-1 error")
+    rows = [[name, str(card.model["name"]), card.data, f"{card.error:.2f} %"] for name, card in cards.items()]
+    columns = [Column(heading, justify="right" if heading == "top-1 error" else "left") for heading in headings]
+    print_table(console, "Trained weights", columns, rows, less_needed=("data", "model"))

@@ -244,3 +244,15 @@ def test_published_weights_that_are_gone(published):
     (published.weights / "tiny.safetensors").unlink()
     with pytest.raises(UserError, match=r"tiny\.safetensors is missing.*seed3/config.json names it\. Fetch it again$"):
         load_model(find_run(Path("tiny")))
+
+
+def test_trained_weights_are_listed(published, capsys):
+    main(["models", "--pretrained"])
+    assert capsys.readouterr().out.split()[-5:] == ["tiny", "condensenet20_dgc", "digits", *_error(published)]
+    main(["models", "condensenet*", "--pretrained", "--json"])
+    [listed] = json.loads(capsys.readouterr().out)
+    assert (listed["weights"], listed["model"]["name"], listed["seed"]) == ("tiny", "condensenet20_dgc", 3)
+
+
+def _error(checkout):
+    return f"{list_cards(checkout.weights)['tiny'].error:.2f} %".split()
