@@ -1,7 +1,9 @@
 """Native programs against the same steps run by torch."""
 
 import copy
+import gc
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -354,6 +356,19 @@ def test_more_shapes_than_are_remembered():
         for size in range(32, 32 + MAX_PLANS + 2):
             x = torch.ones(1, 3, size, 32)
             torch.testing.assert_close(program(x), torch_steps.run(graph, x), rtol=1e-4, atol=1e-4)
+
+
+def test_memory_is_given_back_at_once():
+    """Not when the garbage collector comes by: there is much of it, and few objects to make it come."""
+    program = NativeProgram(network())
+    program(torch.randn(1, 3, 32, 32))
+    gone = weakref.ref(program)
+    gc.disable()
+    try:
+        del program
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_timed():

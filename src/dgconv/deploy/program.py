@@ -41,8 +41,9 @@ class NativeProgram:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         memory = Memory()
-        self._packed = [PackedStep(step, memory) for step in graph.steps]
-        self._plan = lru_cache(MAX_PLANS)(lambda batch, *shape: Plan(graph, self._packed, batch, shape))
+        packed = [PackedStep(step, memory) for step in graph.steps]
+        # Without self, which would then be freed by the garbage collector only, and with it all of the memory.
+        self._plan = lru_cache(MAX_PLANS)(lambda batch, *shape: Plan(graph, packed, batch, shape))
         self._last: tuple[torch.Size | None, Plan | None] = None, None
 
     def __call__(self, x: Tensor) -> Tensor:
