@@ -299,8 +299,8 @@ def test_command(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere", "--out", "net.onnx"], "nowhere is not a run folder"),
-        (["resnet18_dgc", "--out", "net.onnx"], "resnet18_dgc is not a run folder"),
+        (["no/where", "--out", "net.onnx"], "no/where is not a run folder"),
+        (["resnet18_dgc", "--out", "net.onnx"], "there is no run folder resnet18_dgc, and no published network"),
         (["run", "--out", "net.pt2"], "a file of format 'onnx' must end in .onnx"),
         (["run", "--format", "aoti", "--out", "net.so"], "a file of format 'aoti' must end in .pt2"),
         (["run", "--out", "taken.onnx"], "taken.onnx exists; name another file"),
