@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from rich import box
-from rich.table import Table
+from rich.table import Column
 from tyro.conf import Positional
 
 from .cli_device import find_device
 from .cli_output import console, make_console, show
 from .errors import UserError
 from .results.reproduce import MissingRun, plan, with_data
+from .text import print_table
 
 
 def reproduce(
@@ -78,11 +78,8 @@ def reproduce(
 
 def _print(runs: list[MissingRun]) -> None:
     title = f"{len(runs)} missing run{'s' * (len(runs) != 1)}"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for heading in ("run folder", "epochs", "state"):
-        table.add_column(heading, justify="right" if heading == "epochs" else "left", overflow="fold")
-    for run in runs:
-        table.add_row(str(run.folder), str(run.recipe.epochs), run.state)
-    console.print(table)
+    columns = [Column("run folder", min_width=40), Column("epochs", justify="right"), Column("state")]
+    rows = [[str(run.folder), str(run.recipe.epochs), run.state] for run in runs]
+    print_table(console, title, columns, rows, less_needed=("epochs",))
     if done := [str(run.folder) for run in runs if run.is_done]:
         console.print(f"To add what is done: dgconv results --add {shlex.join(done)}", soft_wrap=True)

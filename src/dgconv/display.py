@@ -218,6 +218,13 @@ def print_recipes(console: Console, rows: list[tuple[Recipe, Reported | None, Co
     console.print("Train one with 'dgconv train NAME --data-dir DIR'; add --dry-run to see first what it takes.")
 
 
+def print_weights(console: Console, cards: dict[str, ModelCard]) -> None:
+    headings = ("weights", "model", "data", "top-1 error")
+    rows = [[name, str(card.model["name"]), card.data, f"{card.error:.2f} %"] for name, card in cards.items()]
+    columns = [Column(heading, justify="right" if heading == "top-1 error" else "left") for heading in headings]
+    print_table(console, "Trained weights", columns, rows, less_needed=("data", "model"))
+
+
 def _reported_line(reported: Reported) -> str:
     figures = [f"{reported.error:.2f} % error"] if reported.error is not None else []
     figures += [f"{reported.top5_error:.2f} % top-5"] if reported.top5_error is not None else []
@@ -238,10 +245,3 @@ def _mebibytes(count: float) -> str:
 
 def _millions(count: float) -> str:
     return f"{count / 1e6:.3f}M"
-
-
-def print_weights(console: Console, cards: dict[str, ModelCard]) -> None:
-    headings = ("weights", "model", "data", "top-1 error")
-    rows = [[name, str(card.model["name"]), card.data, f"{card.error:.2f} %"] for name, card in cards.items()]
-    columns = [Column(heading, justify="right" if heading == "top-1 error" else "left") for heading in headings]
-    print_table(console, "Trained weights", columns, rows, less_needed=("data", "model"))
