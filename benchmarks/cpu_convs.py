@@ -9,14 +9,13 @@ the faster of its two layouts. DGC (4 heads) is prepared by `dgconv.deploy.prepa
 part of its time. Our kernels compute 3x3 of stride 1 by Winograd's method, torch's do not: "dense prepared" and "SGC
 prepared", by our kernels too, tell what DGC itself saves.
 
-Repeats are interleaved: each one runs every form in turn, once untimed and once timed.
+Timed side by side, as :mod:`dgconv.bench.timing` does it: each repeat runs every form in turn.
 """
 
 import argparse
 import json
 import os
 import statistics
-import time
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
@@ -28,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from dgconv.bench.timing import time_side_by_side
 from dgconv.deploy import prepare
 from dgconv.environment import describe_environment
 from dgconv.layers import DynamicGroupConv2d
@@ -105,15 +105,9 @@ def measure(layers: tuple[tuple[int, ...], ...], rates: tuple[Fraction, ...], re
     for rate in rates:
         convs = nn.Sequential(*(dynamic_conv(i, o, s, float(rate)) for i, o, s, _ in layers))
         forms[f"DGC {rate}"] = partial(prepare(convs.eval()), images)
-    seconds: dict[str, list[float]] = {name: [] for name in forms}
     for name, call in forms.items():
         assert call().isfinite().all(), f"{name} overflows"
-    for _ in range(repeats):
-        for name, call in forms.items():
-            call()
-            start = time.perf_counter()
-            call()
-            seconds[name].append(time.perf_counter() - start)
+    seconds = time_side_by_side(forms, repeats)
     row: Row = {name: statistics.median(values) for name, values in seconds.items()}
     for name in ("dense", "SGC"):
         row[name] = min(row[f"{name} NCHW"], row[f"{name} channels_last"])

@@ -17,10 +17,11 @@ reading, ``reserved`` of a graph over ``bytes`` of the authors' form, is in the 
 import gc
 import resource
 import statistics
-import time
 
 import torch
 from forms import FORMS, WARM_UP, Step
+
+from dgconv.bench.timing import time_side_by_side
 
 Row = dict[str, float | int | str | None]
 
@@ -41,12 +42,9 @@ def measure_cpu(form: str, backbone: str, batch_size: int, repeats: int) -> Row:
     gc.collect()
     before = peak_resident()
     step = FORMS[form](backbone, batch_size, "cpu")
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        loss = step()
-        seconds.append(time.perf_counter() - start)
-    return row(seconds, peak_resident() - before, None, loss)
+    losses: list[torch.Tensor] = []
+    seconds = time_side_by_side({form: lambda: losses.append(step())}, repeats)[form]
+    return row(seconds, peak_resident() - before, None, losses[-1])
 
 
 def measure_gpu(form: str, backbone: str, batch_size: int, repeats: int) -> Row:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import update_bn
 
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.deploy import prepare
 from dgconv.environment import describe_environment
 from dgconv.errors import UserError
@@ -32,7 +32,7 @@ def main() -> None:
     args = parser.parse_args()
     try:
         for folder in args.runs:
-            row = measure(RunFolder(folder, args.data_dir), args.images)
+            row = measure(TrainedRun(folder, args.data_dir), args.images)
             print("{name}, seed {seed}: {error:.2f} % -> {error_anew:.2f} %, ".format(**row), end="")
             print("loss {loss:.4f} -> {loss_anew:.4f}".format(**row), flush=True)
             if args.json:
@@ -41,15 +41,15 @@ def main() -> None:
         parser.error(str(error))
 
 
-def measure(run: RunFolder, images: int) -> dict[str, Any]:
+def measure(run: TrainedRun, images: int) -> dict[str, Any]:
     before = evaluate(prepare(run.model.eval()), run.data.test)
-    batch_size = min(run.recipe.batch_size, images)
+    batch_size = min(run.recipe.training.batch_size, images)
     batches = run.data.train.batches(batch_size, train=True, generator=torch.Generator().manual_seed(0))
     update_bn((x for x, _ in islice(batches, images // batch_size)), run.model)
     after = evaluate(prepare(run.model.eval()), run.data.test)
     return {
         "name": run.recipe.run_name,
-        "seed": run.recipe.seed,
+        "seed": run.recipe.training.seed,
         "images": images,
         "error": before.error,
         "error_anew": after.error,

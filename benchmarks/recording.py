@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from dgconv import create_model, dynamic_layers
-from dgconv.analysis.record import record_run
+from dgconv.analysis.recording import record_run
 from dgconv.data import load_data
 from dgconv.data.tensor_split import TensorSplit
 from dgconv.environment import describe_environment

@@ -12,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from dgconv.data import Data, TensorSplit
 from dgconv.data.stats import CIFAR10
 from dgconv.environment import describe_environment
 from dgconv.train.engine import SIDE_BY_SIDE, prepare_device
-from dgconv.train.recipe import load_recipe
+from dgconv.train.recipe_files import load_recipe
 from dgconv.train.run import Run
 
 ROUNDS = 60
@@ -61,10 +60,10 @@ def captured(recipe: str, device: torch.device, folder: Path) -> Run:
     images, labels = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (512,))
     split = TensorSplit(images, labels, CIFAR10, pad=4, flip=True)
     data = Data("cifar10", split, split, [str(n) for n in range(10)], (3, 32, 32), CIFAR10.mean, CIFAR10.std)
-    run = Run(replace(load_recipe(recipe), precision="bfloat16"), folder, data.to(device), device)
+    run = Run(load_recipe(recipe).changed(precision="bfloat16"), folder, data.to(device), device)
     run.model.train()
     run._schedule(0.5)
-    run._step(*next(iter(run.data.train.batches(run.recipe.batch_size, train=True, device=device))))
+    run._step(*next(iter(run.data.train.batches(run.recipe.training.batch_size, train=True, device=device))))
     return run
 
 

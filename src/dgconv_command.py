@@ -13,22 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-COMMANDS = {  # in the order of the help: the module in dgconv, and what in it has the description and the options
-    "train": ("train_arguments", "TrainArguments"),
-    "recipes": ("cli", "recipes"),
-    "eval": ("cli", "eval"),
-    "macs": ("cli", "macs"),
-    "models": ("cli", "models"),
-    "import-authors": ("cli", "import_authors"),
-    "export": ("cli_deploy", "export"),
-    "bench": ("cli_deploy", "bench"),
-    "figures": ("cli_look", "figures"),
-    "explore": ("cli_explore", "explore"),
-    "compare": ("cli_compare", "compare"),
-    "results": ("cli_results", "results"),
-    "reproduce": ("cli_reproduce", "reproduce"),
-    "report": ("cli_report", "report"),
-}
+CLI = Path(__file__).with_name("dgconv") / "cli"
 
 
 def main() -> None:
@@ -41,9 +26,9 @@ def main() -> None:
     is_pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # and not ignored, as by nohup
     if is_pythons:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if not _needs_options(args):
+    if named_command(args) is None and not any(arg.startswith("--tyro-") for arg in args):  # its shell completion
         with suppress(OSError), reader_may_leave():  # and exits; on a full disk the package tells it in words
-            run_command({name: _without_options(*place) for name, place in COMMANDS.items()}, args)
+            run_command(described_commands(), args)
     from dgconv.cli import main as run
 
     if is_pythons:
@@ -51,13 +36,13 @@ def main() -> None:
     run()
 
 
-def run_command(commands: dict[str, Callable[..., Any]], args: Sequence[str]) -> None:
+def run_command(commands: dict[str, Callable[..., Any]], args: Sequence[str], prog: str = "dgconv") -> None:
     """Calls the one that ``args`` name; help and wrong use exit."""
     import tyro
 
     tyro.extras.subcommand_cli_from_dict(
         commands,
-        prog="dgconv",
+        prog=prog,
         description="Dynamic group convolution. 'dgconv --version' tells the version.",
         args=args,
         sort_subcommands=False,
@@ -77,18 +62,25 @@ def reader_may_leave() -> Iterator[None]:
         sys.exit(1)
 
 
-def _needs_options(args: Sequence[str]) -> bool:
-    """Whether a command is named, with - or _ as tyro has it, or tyro's shell completion, which has all options."""
-    return any(arg.replace("_", "-") in COMMANDS or arg.startswith("--tyro-") for arg in args)
+def list_commands() -> list[str]:
+    """A file each."""
+    return sorted(path.stem.replace("_", "-") for path in CLI.glob("*.py") if not path.name.startswith("_"))
 
 
-def _without_options(module: str, name: str) -> Callable[[], None]:
-    """Stands for a command where it is only listed: has its description, and is never called."""
+def named_command(args: Sequence[str]) -> str | None:
+    """The first of the arguments that is a command, with - or _ as tyro has it."""
+    return next((name for arg in args if (name := arg.replace("_", "-")) in list_commands()), None)
 
+
+def described_commands() -> dict[str, Callable[..., Any]]:
+    """Functions that stand for commands where these are only listed: they have the description, and do nothing."""
+    return {name: _described(name.replace("-", "_")) for name in list_commands()}
+
+
+def _described(name: str) -> Callable[[], None]:
     def command() -> None: ...
 
-    source = Path(__file__).with_name("dgconv").joinpath(f"{module}.py").read_text(encoding="utf-8")
-    for node in ast.parse(source).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+    for node in ast.parse((CLI / f"{name}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
             command.__doc__ = ast.get_docstring(node)
     return command

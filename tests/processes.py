@@ -20,7 +20,7 @@ from dgconv.cli import main
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
     [
-        "dgconv.cli", "dgconv.train", "dgconv.display", "dgconv.analysis.summary",
+        "dgconv.cli", "dgconv.cli.train", "dgconv.train", "dgconv.analysis.summary",
         "sklearn.datasets", "tensorboard", "torch._dynamo", "torch.utils.tensorboard",  # what a training imports late
     ]
 )  # fmt: skip

@@ -12,6 +12,7 @@ from dgconv.ops import native
 BENCHMARK = Path(__file__).resolve().parent.parent / "benchmarks" / "cpu_convs.py"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not native.available(), reason="the native kernels were not built")
 def test_runs(tmp_path):
     figures, picture = tmp_path / "figures.json", tmp_path / "picture.png"

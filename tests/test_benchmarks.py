@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.train import lasso_loss
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -106,6 +106,7 @@ def run_benchmark(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=one_thread)
 
 
+@pytest.mark.slow
 def test_benchmark_runs_on_a_cpu(tmp_path):
     file = tmp_path / "result.json"
     forms = ["--forms", "ours", "authors"]
@@ -137,6 +138,7 @@ def benchmark_here(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_benchmark_shows_a_failure_and_goes_on(benchmark_here):
     code, shown, _ = benchmark_here(
         "--models", "no-such-model", "--batch-sizes", "4", "--repeats", "1", "--forms", "ours", "--json"
@@ -153,6 +155,7 @@ def test_benchmark_has_no_graph_on_a_cpu(benchmark_here):
     assert "on a CPU" in told
 
 
+@pytest.mark.slow
 def test_recording_says_what_is_wrong_with_the_data_folder(tmp_path):
     command = [sys.executable, BENCHMARKS / "recording.py", "--data-dir", tmp_path / "nowhere", "--device", "cpu"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -168,7 +171,7 @@ def test_statistics_of_norms_are_taken_anew(head_folder, global_folder, tmp_path
         norm_statistics.main()
     first, second = json.loads(file.read_text())["rows"]
     assert (first["name"], second["name"]) == ("condensenet20_dgc-digits", "condensenet20_dgcg-digits")
-    run = RunFolder(head_folder)
+    run = TrainedRun(head_folder)
     assert first["error"] == run.error
     assert f"{run.error:.2f} % -> {first['error_anew']:.2f} %" in capsys.readouterr().out
     batches = run.data.train.batches(64, train=True, generator=torch.Generator().manual_seed(0))

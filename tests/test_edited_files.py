@@ -8,11 +8,14 @@ import pytest
 from dgconv import create_model
 from dgconv.analysis.figures.style import numbers_in
 from dgconv.cli import main
+from dgconv.data.corrupt import CorruptImage
 from dgconv.errors import UserError
 from dgconv.models.pretrained import read_card
 from dgconv.models.storage import create_from_file, save_model
-from dgconv.read_values import check_option, load_json
-from dgconv.train.logs import read_metrics
+from dgconv.runs.metrics import read_metrics
+from dgconv.train import Recipe, load_recipe
+from dgconv.values import check_option, load_json, load_toml
+from reproduce.__main__ import main as reproduce
 
 MODEL = {"name": "condensenet20_dgc", "num_classes": 10, "stages": [1], "growth": [4]}
 CARD = {
@@ -52,9 +55,9 @@ def edited(config, folder):
 def refused(capsys):
     """Runs a command that must be refused; what it says."""
 
-    def run(*args):
+    def run(*args, command=main):
         with pytest.raises(SystemExit) as exit:
-            main([str(arg) for arg in args])
+            command([str(arg) for arg in args])
         assert exit.value.code == 2
         return capsys.readouterr().err
 
@@ -67,6 +70,7 @@ def folder(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("config", "message"), WRONG_CONFIG)
 def test_the_configuration_of_a_run(config, message, folder, refused):
     edited(config, folder)
@@ -96,8 +100,10 @@ def test_every_command_that_reads_a_run(command, head_folder, tmp_path, refused)
 def test_the_recipe_of_a_run(head_folder, tmp_path, refused):
     shutil.copytree(head_folder, tmp_path / "run")
     config = json.loads((tmp_path / "run/config.json").read_text())
-    edited(config | {"recipe": config["recipe"] | {"epochs": "many"}}, tmp_path / "run")
-    assert "config.json: epochs must be a whole number, got 'many'" in refused("eval", tmp_path / "run")
+    edited(config | {"recipe": config["recipe"] | {"training": {"epochs": "many"}}}, tmp_path / "run")
+    said = refused("eval", tmp_path / "run")
+    assert "config.json" in said
+    assert "epochs must be a whole number, got 'many'" in said
 
 
 def test_an_option_that_only_the_network_can_refuse(tmp_path):
@@ -148,11 +154,13 @@ def test_model_cards(change, message, tmp_path, monkeypatch, refused):
 
 
 def test_a_record_among_many_is_named(tmp_path, head_folder, refused):
-    shutil.copytree(head_folder, tmp_path / "results/mine/seed0")
+    place = tmp_path / "results/mine/unchanged/seed0"
+    shutil.copytree(head_folder, place)
     config = json.loads((head_folder / "config.json").read_text())
-    edited(config | {"recipe": config["recipe"] | {"heads": 3}}, tmp_path / "results/mine/seed0")
+    edited(config | {"recipe": Recipe.from_dict(config["recipe"], "it").changed(heads=3).to_dict()}, place)
     (tmp_path / "README.md").write_text("<!-- begin: results -->\n<!-- end: results -->\n")
-    assert "mine/seed0/config.json: heads must divide out_channels" in refused("results", "--root", tmp_path)
+    said = refused("--root", tmp_path, command=reproduce)
+    assert "mine/unchanged/seed0/config.json: heads must divide out_channels" in said
 
 
 @pytest.mark.parametrize("text", [b"", b"<svg", DESCRIBED % b"{"])
@@ -161,10 +169,54 @@ def test_a_picture_that_was_edited_says_nothing_of_itself(text):
     assert numbers_in(DESCRIBED % b"{}") == {}
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, "1e999", "-" + "9" * 30, "{"])
-def test_odd_json(text):
-    with pytest.raises(ValueError, match=r".+"):
+ODD_JSON = {
+    "[" * 100_000: "brackets are nested deeper than 50",
+    '{"a":' * 60 + "1" + "}" * 60: "brackets are nested deeper than 50",
+    "1" * 5000: "the number '111.* is too large",
+    "-" + "9" * 30: "is too large",
+    "1e999": "is too large",
+    '"\\ud800"': "surrogates not allowed",
+    " " * 17_000_000: "17,000,000 characters; at most 16,777,216",
+    "{": "property name",
+}
+
+
+@pytest.mark.parametrize(("text", "message"), ODD_JSON.items(), ids=range(len(ODD_JSON)))
+def test_odd_json(text, message):
+    with pytest.raises(ValueError, match=message):
         load_json(text)
+
+
+def test_json_that_only_looks_odd():
+    assert load_json('"' + "[" * 1000 + '"') == "[" * 1000
+    assert load_json(("[" + "[1]," * 1000 + "2]").encode())[-2:] == [[1], 2]
+    assert load_json("[" * 50 + "]" * 50)
+    assert load_json('"\\ud83d\\ude00"') == "\U0001f600"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * 10_000, "brackets are nested deeper"),
+        ("a = " + "[" * 60 + "]" * 60, "tables are nested deeper than 50"),
+        ("[" + " . ".join("a" * 9000) + "]", "more than 500 dots"),
+        (".".join("a" * 100) + " = 1", "tables are nested deeper than 50"),
+        ("a = 0x" + "f" * 5000, "a number is too large"),
+        ("a = 1\n" * 20_000, "120,000 characters; at most 65,536"),
+    ],
+)
+def test_odd_toml(text, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        load_toml(text)
+    (tmp_path / "a.toml").write_text(text)
+    with pytest.raises(UserError, match=rf"a\.toml .*{message}"):
+        load_recipe(tmp_path / "a.toml")
+
+
+def test_nothing_in_a_message_acts_on_a_terminal():
+    error = UserError("a\x1b[31mb\rc\x9bd\u202ee\udcff\nfü\tg")
+    assert str(error) == "a\\x1b[31mb\\rc\\x9bd\\u202ee\\udcff\nfü\tg"
+    assert str(CorruptImage("\x1b]0;x")).startswith("\\x1b]0;x; restore")
 
 
 def test_an_option_that_is_a_table_or_none():

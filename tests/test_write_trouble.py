@@ -14,8 +14,8 @@ import dgconv
 import dgconv_command
 from dgconv import cli
 from dgconv.errors import UserError
+from dgconv.files import check_file, check_folder
 from dgconv.train import Recipe, train
-from dgconv.writable import check_file, check_folder
 
 COMMANDS = [
     ["train", "--out", "{out}"],

@@ -1,16 +1,16 @@
 """Dynamic group convolution: each image picks the channels it spends its budget on."""
 
-__version__ = "0.1.0"
-
-from . import deploy
-from .analysis.macs import count_macs
+from . import bench, deploy
+from .cost import count_macs
 from .layers import DynamicGroupConv2d, StandardGroupConv2d
 from .layers.convert import DGCConfig, convert_
 from .layers.select import dynamic_layers, set_pruning_rate
 from .models import create_model, import_authors_checkpoint, list_models, load_model, save_model
 from .ops import dynamic_group_conv2d
+from .version import __version__
 
 __all__ = [
+    "__version__",
     "DynamicGroupConv2d",
     "StandardGroupConv2d",
     "dynamic_group_conv2d",
@@ -22,6 +22,7 @@ __all__ = [
     "list_models",
     "count_macs",
     "deploy",
+    "bench",
     "save_model",
     "load_model",
     "import_authors_checkpoint",

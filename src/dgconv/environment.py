@@ -43,7 +43,7 @@ def cpu_name() -> str:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For a while, torch computes on one thread: a few images are too little work to share, and on a busy machine
+    """Torch computes on one thread for a while: a few images are too little work to share, and on a busy machine
     threads make it many times slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,18 +1,32 @@
 """Tables as plain text, and tables that fit a terminal."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Column, Table
+from rich.text import Text
+
+from .errors import visible
 
 GAP = 2  # between columns
 
 
+class PlainConsole(Console):
+    """Shows text as it is: names of files may hold rich's marks, as [b] or :x:, and a terminal's escape sequences."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
 def as_text(table: RenderableType) -> str:
     """What rich would show, without colours: for ``__str__``."""
-    console = Console(width=140, color_system=None, force_terminal=False, markup=False, emoji=False)
+    console = PlainConsole(width=140, color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(table)
     return captured.get().rstrip()
@@ -20,7 +34,7 @@ def as_text(table: RenderableType) -> str:
 
 def width_of(table: RenderableType) -> int:
     """How many columns it takes where it has room."""
-    return Console(width=10_000, markup=False, emoji=False).measure(table).maximum
+    return PlainConsole(width=10_000).measure(table).maximum
 
 
 def print_table(

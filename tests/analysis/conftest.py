@@ -2,17 +2,17 @@
 
 import pytest
 
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 
 
 @pytest.fixture(scope="session")
 def head_run(head_folder):
-    return RunFolder(head_folder, examples=64)
+    return TrainedRun(head_folder, examples=64)
 
 
 @pytest.fixture(scope="session")
 def global_run(global_folder):
-    return RunFolder(global_folder, examples=64)
+    return TrainedRun(global_folder, examples=64)
 
 
 @pytest.fixture(params=["head", "global"])

@@ -8,10 +8,10 @@ import torch
 
 from dgconv import dynamic_layers
 from dgconv.analysis.budget import Pass, run_at_rate, spend_by_margin
-from dgconv.analysis.image_cost import ImageCost
-from dgconv.analysis.macs import count_macs
 from dgconv.analysis.rate import at_rate, calibration_images, set_rate
 from dgconv.cli import main
+from dgconv.cost.image_cost import ImageCost
+from dgconv.cost.macs import count_macs
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
 from dgconv.models import load_model
@@ -23,6 +23,7 @@ def images(head_run):
     return calibration_images(head_run.data.train)[:256]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.0, 0.4, 0.6, 0.9])
 def test_another_rate_is_really_reached_and_left_again(run, images, rate):
     def options():
@@ -42,6 +43,7 @@ def test_another_rate_is_really_reached_and_left_again(run, images, rate):
     assert evaluate(run.model, run.data.test) == trained
 
 
+@pytest.mark.slow
 def test_a_loaded_count_is_no_rate_that_is_there(head_run, images):
     """A state_dict brings the gates' counts along, but not the target that they belong to."""
     model = load_model(head_run.folder)
@@ -66,6 +68,7 @@ def test_adapted_norms_are_what_makes_another_rate_usable(head_run, images):
     assert evaluate(model, head_run.data.test).loss < 0.5 * old
 
 
+@pytest.mark.slow
 def test_the_trained_rate_is_the_trained_network(run, images):
     passed = run_at_rate(run.model, run.data.test, run.trained_rate, images)
     assert passed.error == evaluate(run.model, run.data.test).error
@@ -99,6 +102,7 @@ def test_spending_by_hand():
     assert (always.error, always.macs, always.stopped) == (25.0, 40.0, [0.0, 1.0])
 
 
+@pytest.mark.slow
 def test_spending_on_a_real_network(run):
     passes = [run.pass_at(rate) for rate in (run.trained_rate, 0.5, 0.25)]
     spendings = spend_by_margin(passes)

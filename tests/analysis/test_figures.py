@@ -18,7 +18,7 @@ from dgconv.analysis import figures
 from dgconv.analysis.figures.contributions import contributions, spread_over_heads
 from dgconv.analysis.figures.style import look_of
 from dgconv.analysis.likeness import jaccard, shuffled
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
@@ -29,12 +29,11 @@ from dgconv.train.schedule import RAMP_END, WARM_UP_END
 @pytest.fixture(scope="module")
 def all_runs(head_run, global_run, tmp_path_factory):
     """Also another seed, and another number of heads."""
-    recipe = head_run.recipe.to_dict()
     runs = [head_run, global_run]
     for name, change in {"seed2": {"seed": 2}, "heads2": {"heads": 2}}.items():
         folder = tmp_path_factory.mktemp("more") / name
-        train(Recipe.from_dict({**recipe, **change}, name), folder)
-        runs.append(RunFolder(folder))
+        train(head_run.recipe.changed(**change), folder)
+        runs.append(TrainedRun(folder))
     return runs
 
 
@@ -58,7 +57,7 @@ def test_training_hides_no_curve_and_leaves_no_hole(head_run, tmp_path):
         shutil.copy(head_run.folder / name, tmp_path)
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:-1]))
-    assert figures.draw_training(RunFolder(tmp_path)).figure.get_suptitle().endswith("% after epoch 2 of 3")
+    assert figures.draw_training(TrainedRun(tmp_path)).figure.get_suptitle().endswith("% after epoch 2 of 3")
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
@@ -101,6 +100,7 @@ def test_long_names_of_classes_fit(head_run, monkeypatch):
     assert second.x1 < pair.bbox.x1
 
 
+@pytest.mark.slow
 def test_maps(run):
     _, numbers = figures.draw_maps(run)
     layers = list(run.recording.layers)
@@ -160,7 +160,7 @@ def test_similarity(run):
 
 
 def test_similarity_of_a_layer_that_keeps_nothing(global_folder, tmp_path):
-    run = RunFolder(global_folder, examples=32)
+    run = TrainedRun(global_folder, examples=32)
     name, layer = next(iter(dynamic_layers(run.model)))
     layer.gate.threshold.fill_(1e9)
     drawing = figures.draw_similarity(run)
@@ -171,7 +171,7 @@ def test_similarity_of_a_layer_that_keeps_nothing(global_folder, tmp_path):
 
 
 def test_similarity_of_a_network_that_keeps_nothing(global_folder, tmp_path):
-    run = RunFolder(global_folder, examples=32)
+    run = TrainedRun(global_folder, examples=32)
     for _, layer in dynamic_layers(run.model):
         layer.gate.threshold.fill_(1e9)
     drawing = figures.draw_similarity(run)
@@ -195,6 +195,7 @@ def test_time_split(head_run):
     assert all(seconds >= 0 for seconds in numbers["seconds"].values())
 
 
+@pytest.mark.slow
 def test_rate_sweep(run):
     _, numbers = figures.draw_rate_sweep(run, rates=(0.25, 0.5))
     assert numbers["rate"] == [0.25, 0.5, 0.75]
@@ -222,6 +223,7 @@ def test_many_series_do_not_look_alike():
     assert len({look_of(number)[0] for number in range(6)}) == 6, "by colour alone, where that is enough"
 
 
+@pytest.mark.slow
 def test_error_over_macs(all_runs):
     drawing, numbers = figures.draw_tradeoff(all_runs)
     low, high = drawing.axes[0].get_ylim()
@@ -237,6 +239,7 @@ def test_error_over_macs(all_runs):
     assert measured != pytest.approx(pair["macs"], rel=1e-6), "seen on images, not taken from the options"
 
 
+@pytest.mark.slow
 def test_ablation(all_runs):
     _, numbers = figures.draw_ablation(all_runs)
     assert numbers["by_heads"] == {"2": [all_runs[3].error], "4": [all_runs[0].error, all_runs[2].error]}
@@ -246,6 +249,7 @@ def test_ablation(all_runs):
         figures.draw_ablation(all_runs[:1])
 
 
+@pytest.mark.slow
 def test_files(head_run, tmp_path):
     only = ("training", "similarity", "layer_rates", "ablation")
     made = {one.figure: one for one in figures.make_figures([head_run], tmp_path / "a", only)}
@@ -262,6 +266,7 @@ def test_files(head_run, tmp_path):
     assert svg.read_bytes() == (tmp_path / "b" / "similarity.svg").read_bytes(), "the same again"
 
 
+@pytest.mark.slow
 def test_command(head_folder, global_folder, tmp_path, capsys):
     (tmp_path / "bare").mkdir()
     for name in ("config.json", "metrics.jsonl"):
@@ -303,9 +308,10 @@ def test_without_matplotlib(head_run, monkeypatch):
 
 def test_without_dynamic_layers(tmp_path):
     train(
-        Recipe(model="condensenet20", stages=(1,), growth=(4,), image_size=8, epochs=1, batch_size=256), tmp_path / "r"
+        Recipe.of(model="condensenet20", stages=(1,), growth=(4,), image_size=8, epochs=1, batch_size=256),
+        tmp_path / "r",
     )
-    dense = RunFolder(tmp_path / "r")
+    dense = TrainedRun(tmp_path / "r")
     drawing, numbers = figures.draw_training(dense)
     assert numbers["stages"] == []
     assert len(drawing.axes) == 2, "no empty panel"

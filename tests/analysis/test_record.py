@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgconv import create_model, dynamic_layers
-from dgconv.analysis.record import record, record_run
+from dgconv.analysis.recording import record, record_run
 from dgconv.analysis.reservoir import Reservoir
 from dgconv.data import load_data
 from dgconv.errors import UserError

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from dgconv.analysis.run_folder import RunFolder
 from dgconv.analysis.summary import summarize
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.train import Recipe, train
 
 TINY = {"width": 4, "image_size": 8, "epochs": 1, "batch_size": 512, "seed": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
@@ -21,9 +22,9 @@ TINY = {"width": 4, "image_size": 8, "epochs": 1, "batch_size": 512, "seed": 1}
     ids=lambda method: method.get("prune", method["model"]),
 )
 def test_macs_are_those_of_the_trained_network_as_it_runs(method, tmp_path):
-    trained = train(Recipe(**TINY, **method), tmp_path / "run")
+    trained = train(Recipe.of(**TINY, **method), tmp_path / "run")
     counted = summarize(trained.model, trained.data, error=0.0, pruning_rate=None)
-    run = RunFolder(tmp_path / "run")
+    run = TrainedRun(tmp_path / "run")
     assert {convention: run.macs(convention).macs for convention in counted.macs} == pytest.approx(counted.macs)
     assert run.macs("paper").macs < 0.9 * counted.dense_macs["paper"]
 
@@ -33,4 +34,4 @@ def test_macs_are_those_of_the_trained_network_as_it_runs(method, tmp_path):
 def test_the_trained_rate_is_exact(model, rate, tmp_path):
     """A mean over the layers is off by the last bit, and a rate that differs gives the network other batch norms."""
     (tmp_path / "config.json").write_text(json.dumps({"model": {"name": model, "pruning_rate": rate}}))
-    assert RunFolder(tmp_path).trained_rate == rate
+    assert TrainedRun(tmp_path).trained_rate == rate

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dgconv.data.augment import cut_out, mirror, shift
+from dgconv.data.tensor_split import cut_out, mirror, shift
 
 
 @settings(max_examples=30, deadline=None)

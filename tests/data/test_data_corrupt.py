@@ -87,10 +87,13 @@ def epoch(split, *, train, batch_size=4, **options):
 def test_without_the_choice_the_first_one_stops(make_data, damage):
     data = make_data({"train": [7]}, damage, skip_corrupt_images=False)
     assert isinstance(data.train, EncodedSplit)
-    with pytest.raises(UserError, match=r"(07\.png|row 7): .*remove it, or leave such images out with --skip-corrupt"):
+    with pytest.raises(
+        UserError, match=r"(07\.png|row 7): .*remove it, or leave such images out with `skip_corrupt_images`"
+    ):
         epoch(data.train, train=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_evaluation_leaves_them_out(make_data, damage, workers, caplog):

@@ -1,15 +1,17 @@
 """Decoding whatever kind of image a data set holds into RGB."""
 
 import io
+import struct
 import warnings
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from dgconv.data.corrupt import CorruptImages
-from dgconv.data.decode import FORMATS, decode, decode_all, default_workers
+from dgconv.data.corrupt import CorruptImage, CorruptImages
+from dgconv.data.decode import FORMATS, decode, decode_all, decode_and, default_workers
 from dgconv.errors import UserError
 
 
@@ -142,3 +144,44 @@ def test_many_are_decoded_by_processes(workers, noise, encode, monkeypatch):
 def test_one_worker_a_core_and_eight_at_most(cores, workers, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert default_workers() == workers
+
+
+def test_an_image_of_far_too_many_pixels():
+    for size in ((65_000, 1_000), (13_400, 13_350)):
+        content = png_header(*size)
+        with pytest.raises(CorruptImage, match=r"it has [\d,]+ x [\d,]+ pixels, and at most 64 megapixels are read"):
+            decode(Memory(content), 0)
+
+
+def png_header(width, height):
+    """An image of this size, of which no pixel is there."""
+    chunks = (b"IHDR" + struct.pack(">II5B", width, height, 8, 2, 0, 0, 0), b"IDAT", b"IEND")
+    parts = [struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def test_a_jpeg_with_thousands_of_scans():
+    content = saved(Image.new("RGB", (2000, 2000)), "JPEG")
+    first = content.index(b"\xff\xda")
+    with pytest.raises(CorruptImage, match="it has 1,001 scans"):
+        decode(Memory(content[:first] + content[first : first + 14] * 1000 + content[first:]), 0)
+    assert decode(Memory(content), 0).size == (2000, 2000)
+
+
+def test_large_images_are_decoded_one_at_a_time(monkeypatch):
+    held = []
+
+    class Lock:
+        def __enter__(self):
+            held.append(True)
+
+        def __exit__(self, *error):
+            held.append(False)
+
+    monkeypatch.setattr("dgconv.data.decode.LARGE", 100)
+    images = Memory(*[saved(Image.new("RGB", size)) for size in ((10, 10), (10, 11))])
+    decode_and(lambda image: held.append(image.size), images, 0, Lock())
+    assert held == [(10, 10)]
+    decode_and(lambda image: held.append(image.size), images, 1, Lock())
+    assert held == [(10, 10), True, (10, 11), False]
+    assert decode(images, 1).getpixel((0, 0)) == (0, 0, 0), "what is returned can be used"

@@ -22,13 +22,13 @@ def test_a_near_name_is_suggested():
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "parquet", "folder"])
 def test_needs_a_folder(name):
-    with pytest.raises(UserError, match=f"{name!r} needs --data-dir.*train"):
+    with pytest.raises(UserError, match=f"{name!r} needs `data_dir`.*train"):
         load_data(name)
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "parquet", "folder"])
 def test_a_missing_folder_is_named(name, tmp_path):
-    with pytest.raises(UserError, match=r"nowhere does not exist.*Give --data-dir"):
+    with pytest.raises(UserError, match=r"nowhere does not exist.*Give `data_dir`"):
         load_data(name, tmp_path / "nowhere")
 
 

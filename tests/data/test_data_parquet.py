@@ -1,6 +1,8 @@
 """Parquet files as the Hugging Face hub has them."""
 
 import json
+import os
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -8,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dgconv.data import EncodedSplit, TensorSplit, load_data
+from dgconv.data import EncodedSplit, TensorSplit, load_data, rows
+from dgconv.data.columns import find_columns
+from dgconv.data.rows import read_rows, read_schema
 from dgconv.data.stats import IMAGENET, measure
 from dgconv.errors import UserError
 
@@ -132,6 +136,11 @@ def test_missing_shards_are_named(tmp_path, both):
     message = refusal(tmp_path)
     assert "lacks 3 of the 4 files of its train split" in message
     assert "train-00000-of-00004.parquet, train-00002-of-00004.parquet, train-00003-of-00004.parquet" in message
+
+
+def test_a_shard_of_three_thousand_million(both):
+    folder = both(train="train-00001-of-3000000000.parquet")
+    assert "lacks 2999999999 of the 3000000000 files of its train split: train-00000-of-3000000000" in refusal(folder)
 
 
 def test_a_missing_test_shard_is_named(tmp_path, both):
@@ -304,7 +313,7 @@ def test_labels_that_are_no_classes_are_refused(both, write_parquet, noise):
     write_parquet(root / TRAIN, noise(3), [0, 1, 1_000_000_000], metadata=False)
     message = refusal(root)
     assert f"{root / TRAIN}, row 2 has label 1000000000 in column 'label'; expected 0 to 99999" in message
-    assert "--label-column" in message
+    assert "`label_column`" in message
 
 
 @pytest.mark.parametrize("file", ["train-00001-of-00002.parquet", TEST])
@@ -380,3 +389,77 @@ def test_an_empty_split_is_refused(both, write_parquet):
     root = both()
     write_parquet(root / TEST, [], [])
     assert f"{root / TEST} has no rows" in refusal(root)
+
+
+# Files whose rows are far more than their bytes, or more than Arrow holds in one piece
+
+
+def rows_of(images, file, **options):
+    """A file with these images, and what is read of it."""
+    kind = pa.struct([("bytes", images.type)])
+    column = pa.StructArray.from_arrays([images], fields=[kind.field(0)])
+    pq.write_table(pa.table({"image": column, "label": [0] * len(images)}), file, **options)
+    return read_rows([file], find_columns(read_schema(file), file, None))
+
+
+@pytest.mark.parametrize("options", [{}, {"row_group_size": 7}, {"use_dictionary": False}, {"data_page_size": 100}])
+def test_a_column_that_arrow_cannot_hold_in_one_piece(tmp_path, monkeypatch, options):
+    """As of over 2 GiB of images, which a whole column is refused for."""
+
+    def refused(*args, **kwargs):
+        raise pa.ArrowNotImplementedError("Nested data conversions not implemented for chunked array outputs")
+
+    monkeypatch.setattr(pq.ParquetFile, "read", refused)
+    monkeypatch.setattr(rows, "BATCH_ROWS", (2, 3))
+    images = [bytes([number]) * number for number in range(50)]
+    read, labels = rows_of(pa.array(images, pa.binary()), tmp_path / "file", **options)
+    assert [read.read(number) for number in range(len(read))] == images
+    assert len(labels) == 50
+    assert read.where(49).endswith("file, row 49")
+
+
+def test_a_page_that_is_far_larger_than_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "FREE", 10_000)
+    zeros = pa.array([bytes(10**7)], pa.binary())
+    with pytest.raises(UserError, match=r"its pages have more than 100 times the bytes of the file"):
+        rows_of(zeros, tmp_path / "file", compression="zstd", use_dictionary=False)
+
+
+def test_one_image_as_many_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(rows, "FREE", 10_000)
+    images = pa.array([np.random.default_rng(0).bytes(1000)] * 5_000, pa.binary())
+    with pytest.raises(UserError, match=r"its rows have more than 100 times the bytes of the file"):
+        rows_of(images, tmp_path / "file")
+
+
+def test_more_rows_than_bytes(tmp_path):
+    with pytest.raises(UserError, match=r"it says that it has 100,000 rows, more than bytes"):
+        rows_of(pa.array([None] * 100_000, pa.binary()), tmp_path / "file")
+
+
+@pytest.mark.parametrize("place", range(4, 60, 3))
+def test_a_damaged_header_of_a_page(tmp_path, place):
+    """Refused, or of no consequence: some numbers in it are not needed."""
+    images = [b"image %d" % number for number in range(20)]
+    rows_of(pa.array(images, pa.binary()), tmp_path / "file", compression="none")
+    content = bytearray((tmp_path / "file").read_bytes())
+    content[place] ^= 0x55
+    (tmp_path / "file").write_bytes(content)
+    with suppress(UserError):
+        read, _ = read_rows([tmp_path / "file"], find_columns(read_schema(tmp_path / "file"), tmp_path / "file", None))
+        assert len(read) == 20
+
+
+def test_a_pipe_that_is_called_like_a_file(both):
+    folder = both()
+    (folder / TRAIN).unlink()
+    os.mkfifo(folder / TRAIN)
+    assert "no ordinary file" in refusal(folder)
+
+
+def test_notes_that_are_nested_too_deep(both):
+    folder = both()
+    table = pq.read_table(folder / TRAIN)
+    notes = b'{"info": {"features": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
+    pq.write_table(table.replace_schema_metadata({b"huggingface": notes}), folder / TRAIN)
+    assert load_data("parquet", folder).classes == ["0", "1", "2"], "numbered, as without notes"

@@ -29,6 +29,6 @@ def test_samples_evenly_when_there_are_many(monkeypatch):
     assert measure(images) == measure(images[::3])
 
 
-def test_a_constant_channel_stays_finite_when_normalised():
+def test_a_constant_channel_stays_finite_when_normalized():
     images = torch.full((4, 3, 2, 2), 7, dtype=torch.uint8)
-    assert measure(images).normaliser("cpu")(images).abs().max() < 1e-3
+    assert measure(images).normalizer("cpu")(images).abs().max() < 1e-3

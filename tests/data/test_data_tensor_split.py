@@ -7,7 +7,7 @@ from torch import Tensor
 from dgconv.data import Stats, TensorSplit
 from dgconv.errors import UserError
 
-RAW = Stats((0.0, 0.0, 0.0), (1 / 255,) * 3)  # normalising by it gives back the raw pixel values
+RAW = Stats((0.0, 0.0, 0.0), (1 / 255,) * 3)  # normalizing by it gives back the raw pixel values
 PAD = 4
 
 
@@ -117,7 +117,7 @@ def test_no_flip_means_none():
     torch.testing.assert_close(images, image.float())
 
 
-def test_normalised_by_channel():
+def test_normalized_by_channel():
     stats = Stats((0.1, 0.2, 0.3), (0.5, 0.25, 0.125))
     split = TensorSplit(
         torch.full((1, 3, 2, 2), 51, dtype=torch.uint8), torch.zeros(1).long(), stats, pad=0, flip=False
@@ -128,7 +128,7 @@ def test_normalised_by_channel():
     torch.testing.assert_close(images[0, :, 0, 0], torch.tensor([0.2, 0.0, -0.8]))
 
 
-def test_padding_is_black_before_normalising():
+def test_padding_is_black_before_normalizing():
     stats = Stats((0.5,) * 3, (0.25,) * 3)
     split = TensorSplit(torch.full((99, 3, 1, 1), 255, dtype=torch.uint8), torch.arange(99), stats, pad=1, flip=False)
     ((images, _),) = split.batches(99, train=True, generator=seeded())

@@ -2,6 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from dgconv.deploy.run import budget as budget_module
+from dgconv.deploy.run import layout, program
+from dgconv.deploy.run.budget import Budget
 from dgconv.ops import native
 
 
@@ -23,3 +26,12 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     elif not native.available():
         pytest.skip("no native kernels")
     return request.param
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> Budget:
+    """Memory that nobody else has a part of: of 1 GiB, until a test says otherwise."""
+    own = Budget(1 << 30)
+    for module in (budget_module, layout, program):
+        monkeypatch.setattr(module, "BUDGET", own)
+    return own

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, deploy
-from dgconv.deploy import torch_steps
-from dgconv.deploy.calls import ELEMENTWISE, Call, Slot, called
+from dgconv.deploy.calls import ELEMENTWISE, Slot, TorchCall, called
 from dgconv.deploy.graph import Step, Torch
+from dgconv.deploy.run import torch_steps
 from dgconv.ops import native
 from dgconv.ops.layout import is_channels_last
 
@@ -190,10 +190,10 @@ def test_autocast_does_not_reach_the_steps_of_torch(engine: str) -> None:
 
 def test_calls_find_their_values_wherever_they_are() -> None:
     x, y = torch.rand(2, 3), torch.rand(2, 3)
-    assert torch.equal(Call(torch.sub, (Slot(1), Slot(0)), {})(x, y), y - x)
-    assert torch.equal(Call(torch.sub, (Slot(0),), {"other": Slot(1)})(x, y), x - y)
-    assert torch.equal(Call(torch.cat, ([Slot(1), Slot(0)], 1), {})(x, y), torch.cat([y, x], 1))
-    assert torch.equal(Call(F.pad, (Slot(0), [1, 1]), {"value": 2.0})(x), F.pad(x, [1, 1], value=2.0))
+    assert torch.equal(TorchCall(torch.sub, (Slot(1), Slot(0)), {})(x, y), y - x)
+    assert torch.equal(TorchCall(torch.sub, (Slot(0),), {"other": Slot(1)})(x, y), x - y)
+    assert torch.equal(TorchCall(torch.cat, ([Slot(1), Slot(0)], 1), {})(x, y), torch.cat([y, x], 1))
+    assert torch.equal(TorchCall(F.pad, (Slot(0), [1, 1]), {"value": 2.0})(x), F.pad(x, [1, 1], value=2.0))
 
 
 def test_the_summary_counts() -> None:

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from dgconv import convert_, create_model, dynamic_layers, save_model
+from dgconv.bench.settle import settle_
 from dgconv.cli import main
 from dgconv.deploy import export_model, prepare
-from dgconv.deploy.export import export_run, write_aoti, write_onnx, write_torch
-from dgconv.deploy.outputs import difference, names_of
-from dgconv.deploy.settle import settle_
+from dgconv.deploy.export.formats import export_run, write_aoti, write_onnx, write_torch
+from dgconv.deploy.export.outputs import difference, names_of
 from dgconv.errors import UserError
 from dgconv.layers import HeadGate
 from dgconv.models.mobilenetv2 import STAGES
@@ -60,6 +60,7 @@ def assert_computes(model, exported, input_size, tolerance=1e-5):
         assert (exported(x) - expected).abs().max() <= tolerance * expected.abs().max(), batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS, indirect=True)
 def test_onnx(network, tmp_path):
     onnx = pytest.importorskip("onnx")
@@ -78,6 +79,7 @@ def test_onnx(network, tmp_path):
     assert {node.domain for node in nodes} == {""}, "standard operations only"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["condensenet20_dgc", "resnet18_dgc"], indirect=True)
 def test_onnx_with_ties_everywhere(network, tmp_path):
     """All saliencies are 1, so the channels of lowest index are kept, and which are kept shows in the result."""
@@ -89,6 +91,7 @@ def test_onnx_with_ties_everywhere(network, tmp_path):
     assert_computes(model, session_of(tmp_path / "net.onnx")[1], size)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's, about itself
 @pytest.mark.parametrize("tie_rule", ["lowest_index", "drop"])
 def test_the_gate_in_onnx_chooses_exactly_the_same(tmp_path, tie_rule):
@@ -103,6 +106,7 @@ def test_the_gate_in_onnx_chooses_exactly_the_same(tmp_path, tie_rule):
         assert torch.equal(result.nan_to_num(5), expected.nan_to_num(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["condensenet20_dgc", "condensenet20_dgcg"], indirect=True)
 def test_torch_export(network, tmp_path):
     model, size = network
@@ -117,6 +121,7 @@ def test_torch_export(network, tmp_path):
     assert_computes(model, loaded.module(), size)
 
 
+@pytest.mark.slow
 def test_of_pruned_filters_what_is_left(tmp_path, capsys):
     model = create_model("resnet20", num_classes=10, width=8, prune="l1", prune_rate=0.5).eval()
     pruning_of(model).prune(model)
@@ -152,6 +157,7 @@ def branches():
     return model
 
 
+@pytest.mark.slow
 def test_several_outputs_in_onnx(branches, tmp_path):
     assert export_model(branches, tmp_path / "net.onnx", "onnx", (3, 8, 8)).difference < 1e-5
     session, _ = session_of(tmp_path / "net.onnx")
@@ -228,6 +234,7 @@ def test_models_that_cannot_be_exported(branches, tmp_path):
         export_model(branches, tmp_path / "net.pt2", "torch", 224)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
 def test_what_wraps_the_model_is_taken_off(wrap, branches, tmp_path):
     assert export_model(wrap(branches), tmp_path / "net.pt2", "torch", (3, 8, 8)).difference == 0
@@ -245,6 +252,7 @@ class BranchesOnValues(nn.Module):
         return x if x.sum() > 0 else -x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "format", "message"),
     [
@@ -263,6 +271,7 @@ def test_what_torch_refuses_is_told_in_a_line(model, format, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("network", ["condensenet20_dgc"], indirect=True)
 def test_aoti(network, tmp_path):
@@ -285,6 +294,7 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 def test_command(run, tmp_path, capsys):
     main(["export", str(run), "--out", str(tmp_path / "net.onnx")])
     told = " ".join(capsys.readouterr().out.split())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dgconv.deploy.memory import ALIGNMENT, BLOCK_FLOATS, HUGE_PAGE, Memory, empty, empty_result
+from dgconv.deploy.run.memory import ALIGNMENT, BLOCK_FLOATS, HUGE_PAGE, PackedMemory, empty, empty_result
 
 SMAPS = Path("/proc/self/smaps")
 
@@ -17,7 +17,7 @@ def test_empty_is_a_vector_that_can_be_filled(floats):
 
 
 def test_a_memory_hands_out_disjoint_aligned_vectors():
-    memory = Memory()
+    memory = PackedMemory()
     lengths = [5, 1000, 16, BLOCK_FLOATS - 100, 7, BLOCK_FLOATS + 1, 3]  # over several blocks
     vectors = [memory.empty(length) for length in lengths]
     for value, vector in enumerate(vectors):

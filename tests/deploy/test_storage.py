@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from dgconv import convert_, create_model, deploy
+from dgconv.bench.settle import settle_
 from dgconv.deploy.graph import Conv
-from dgconv.deploy.settle import settle_
 from dgconv.deploy.storage import GRAPH, WEIGHTS, _digest
 from dgconv.errors import UserError
 
@@ -29,6 +29,7 @@ def prepared(name: str) -> tuple[deploy.PreparedModel, Tensor]:
     return deploy.prepare(model), torch.randn(2, 3, 32, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet20_dgc", "resnet20_sgc", "condensenet20_dgcg", "mobilenetv2_dgc"])
 def test_round_trip_is_exact(tmp_path: Path, name: str) -> None:
     model, x = prepared(name)
@@ -234,7 +235,7 @@ def test_damaged_folders(tmp_path: Path) -> None:
         lambda text: text.replace('"Conv"', '"Convolution"'),
         lambda text: text.replace('"functional.silu"', '"os.system"'),
         lambda text: text.replace('"stride"', '"strides"'),
-        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text.replace('"format": 2', '"format": 3'),
         lambda text: text[:-20],
         lambda text: "[]",
     ],
@@ -243,10 +244,10 @@ def test_damaged_folders(tmp_path: Path) -> None:
 def test_a_graph_that_says_something_else(tmp_path: Path, change, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = saved(tmp_path)
     text = (folder / GRAPH).read_text()
-    assert json.loads(text)["format"] == 1
+    assert json.loads(text)["format"] == 2
     assert change(text) != text
     (folder / GRAPH).write_text(change(text))
-    digest = _digest(text)
+    digest = _digest(text.encode())
     monkeypatch.setattr("dgconv.deploy.storage._digest", lambda content: digest)
-    with pytest.raises(UserError, match=r"graph.json (is damaged|has format 2)"):
+    with pytest.raises(UserError, match=r"graph.json (is damaged|has format 3)"):
         deploy.load(folder)

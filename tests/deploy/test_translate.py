@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, deploy
-from dgconv.deploy.graph import Conv, Pointwise, Torch
+from dgconv.deploy.graph import Conv, Elementwise, Torch
 from dgconv.layers import FeatureBoostingConv2d
 from dgconv.layers.fusible import BatchNormReLU2d
 from dgconv.layers.indexed import IndexedGroupConv2d, SplitConv2d
@@ -132,7 +132,7 @@ def flattened_and_changed(m: Model, x: Tensor) -> Tensor:
 
 
 def dense_layer(m: Model, x: Tensor) -> Tensor:
-    out, x = m.bn_relu(m.conv(x), and_input=True)
+    out, x, _ = m.bn_relu(m.conv(x), and_more=True)
     return torch.cat([x, m.square(out)], 1)
 
 
@@ -144,25 +144,25 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "conv, norm, relu": (lambda m, x: m.relu(m.bn(m.conv(x))), {"Conv": 1}),
     "dynamic conv, norm, relu6": (lambda m, x: m.relu6(m.bn(m.square(m.conv(x)))), {"Conv": 2}),
     "synchronized norm": (lambda m, x: m.relu(m.sync(m.conv(x))), {"Conv": 1}),
-    "norm of rows": (lambda m, x: m.rows_norm(m.conv(x).mean((2, 3))), {"Conv": 1, "GlobalPool": 1, "Pointwise": 1}),
+    "norm of rows": (lambda m, x: m.rows_norm(m.conv(x).mean((2, 3))), {"Conv": 1, "GlobalPool": 1, "Elementwise": 1}),
     "norm of a sequence": (lambda m, x: m.rows_norm(m.conv(x).flatten(2)), {"Conv": 1, "Torch": 2}),
     "two norms": (lambda m, x: m.bn2(m.bn(m.conv(x))), {"Conv": 1}),
-    "norm after relu": (lambda m, x: m.bn(m.relu(m.conv(x))), {"Conv": 1, "Pointwise": 1}),
-    "norm after addition": (lambda m, x: m.bn(m.conv(x) + m.second(x)), {"Conv": 2, "Pointwise": 1}),
-    "relu of relu6": (lambda m, x: F.relu(m.relu6(m.conv(x) * 9)), {"Conv": 1, "Torch": 1, "Pointwise": 1}),
+    "norm after relu": (lambda m, x: m.bn(m.relu(m.conv(x))), {"Conv": 1, "Elementwise": 1}),
+    "norm after addition": (lambda m, x: m.bn(m.conv(x) + m.second(x)), {"Conv": 2, "Elementwise": 1}),
+    "relu of relu6": (lambda m, x: F.relu(m.relu6(m.conv(x) * 9)), {"Conv": 1, "Torch": 1, "Elementwise": 1}),
     "relu6 of relu": (lambda m, x: F.relu6(m.relu(m.conv(x))), {"Conv": 1}),
     "two convolutions added": (lambda m, x: m.relu(m.bn(m.conv(x)) + m.bn2(m.second(x))), {"Conv": 2}),
-    "added to itself": (lambda m, x: m.relu((c := m.conv(x)) + c), {"Conv": 1, "Pointwise": 1}),
+    "added to itself": (lambda m, x: m.relu((c := m.conv(x)) + c), {"Conv": 1, "Elementwise": 1}),
     "added to its input": (lambda m, x: m.square(c := m.conv(x)) + c, {"Conv": 2}),
-    "added twice": (lambda m, x: m.square(c := m.conv(x)) + c + c, {"Conv": 2, "Pointwise": 1}),
+    "added twice": (lambda m, x: m.square(c := m.conv(x)) + c + c, {"Conv": 2, "Elementwise": 1}),
     "added to a norm, twice": (
         lambda m, x: m.bn(c := m.conv(x)) + F.silu(c) + c,
-        {"Conv": 1, "Torch": 1, "Pointwise": 2},
+        {"Conv": 1, "Torch": 1, "Elementwise": 2},
     ),
-    "norm plus value": (lambda m, x: m.bn(c := m.conv(x)) + m.square(c), {"Conv": 2, "Pointwise": 1}),
-    "activation added": (lambda m, x: m.relu(m.conv(x)) + m.relu(m.second(x)), {"Conv": 2, "Pointwise": 1}),
+    "norm plus value": (lambda m, x: m.bn(c := m.conv(x)) + m.square(c), {"Conv": 2, "Elementwise": 1}),
+    "activation added": (lambda m, x: m.relu(m.conv(x)) + m.relu(m.second(x)), {"Conv": 2, "Elementwise": 1}),
     "multiple added": (lambda m, x: torch.add(m.conv(x), m.second(x), alpha=2), {"Conv": 2, "Torch": 1}),
-    "number added": (lambda m, x: m.relu(m.conv(x) + 1), {"Conv": 1, "Torch": 1, "Pointwise": 1}),
+    "number added": (lambda m, x: m.relu(m.conv(x) + 1), {"Conv": 1, "Torch": 1, "Elementwise": 1}),
     "broadcast addition": (
         lambda m, x: m.conv(x) + m.pool(m.second(x)),
         {"Conv": 2, "GlobalPool": 1, "Torch": 2},
@@ -191,7 +191,7 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     ),
     "norm handed to two": (
         lambda m, x: torch.cat([m.square(n := m.bn_relu((c := m.conv(x)) + c)), m.square(n)], 1),
-        {"Conv": 3, "Pointwise": 1, "Concat": 1},
+        {"Conv": 3, "Elementwise": 1, "Concat": 1},
     ),
     "dense layer": (dense_layer, {"Conv": 2, "Concat": 1}),
     "joined with itself": (lambda m, x: torch.cat([c := m.conv(x), c], 1), {"Conv": 1, "Concat": 1}),
@@ -201,8 +201,8 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "shortcut of a changed value": (shortcut_sees_the_change, {"Conv": 2}),
     "added in place": (added_in_place, {"Conv": 3}),
     "divided in place": (divided_in_place, {}),
-    "relu in place by position": (lambda m, x: F.relu(c := m.conv(x), True) + c, {"Conv": 1, "Pointwise": 1}),
-    "relu_": (lambda m, x: torch.relu_(c := m.conv(x)) + c, {"Conv": 1, "Pointwise": 1}),
+    "relu in place by position": (lambda m, x: F.relu(c := m.conv(x), True) + c, {"Conv": 1, "Elementwise": 1}),
+    "relu_": (lambda m, x: torch.relu_(c := m.conv(x)) + c, {"Conv": 1, "Elementwise": 1}),
     "mul_": (lambda m, x: m.square((c := m.conv(x)).mul_(2)) + c, {"Conv": 2, "Torch": 1}),
     "silu in place": (lambda m, x: m.square(m.silu(c := m.conv(x))) + c, {"Conv": 2, "Torch": 1}),
     "dropout in place": (lambda m, x: m.relu(m.drop(m.conv(x))), {"Conv": 1}),
@@ -216,7 +216,7 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "joined alone, then changed": (joined_alone, {"Conv": 2, "Concat": 1}),
     "squeeze and excite with rows": (
         gate_of_rows,
-        {"Conv": 1, "GlobalPool": 1, "Linear": 2, "Pointwise": 2, "Torch": 6},
+        {"Conv": 1, "GlobalPool": 1, "Linear": 2, "Elementwise": 2, "Torch": 6},
     ),
     "squeeze and excite": (squeeze_and_excite, {"Conv": 4, "GlobalPool": 1, "Torch": 3}),
     "chunks": (chunked, {"Conv": 1, "Torch": 4}),
@@ -251,13 +251,13 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
     "mean(1)": (lambda m, x: m.conv(x).mean(1), {"Conv": 1, "Torch": 1}),
     "linear and relu": (
         lambda m, x: F.relu(m.fc(m.conv(x).mean((2, 3)))),
-        {"Conv": 1, "GlobalPool": 1, "Linear": 1, "Pointwise": 1},
+        {"Conv": 1, "GlobalPool": 1, "Linear": 1, "Elementwise": 1},
     ),
     "flattened planes": (lambda m, x: F.linear(m.conv(x).flatten(1), m.fc.weight[:, :1].expand(5, 8 * 63)), {}),
     "linear on planes": (lambda m, x: m.fc(m.conv(x).permute(0, 2, 3, 1)), {"Conv": 1, "Torch": 2}),
     "relu of the image": (lambda m, x: m.conv(F.relu(x)), {"Conv": 1}),
     "the image itself": (lambda m, x: x, {}),
-    "norm of the image": (lambda m, x: F.relu(m.bn(torch.cat([x, x], 1))), {"Concat": 1, "Pointwise": 1}),
+    "norm of the image": (lambda m, x: F.relu(m.bn(torch.cat([x, x], 1))), {"Concat": 1, "Elementwise": 1}),
     "max_pool2d": (lambda m, x: F.max_pool2d(m.conv(x), 3, 2, padding=1), {"Conv": 1, "Pool": 1}),
     "max_pool2d, ceil": (lambda m, x: F.max_pool2d(m.conv(x), 2, ceil_mode=True), {"Conv": 1, "Torch": 1}),
     "avg_pool2d": (lambda m, x: F.avg_pool2d(m.conv(x), (2, 3), 1, 1), {"Conv": 1, "Pool": 1}),
@@ -282,6 +282,7 @@ MODELS: dict[str, tuple[Callable[[Model, Tensor], object], dict[str, int]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("forward", "steps"), MODELS.values(), ids=MODELS)
 def test_computes_the_same(engine: str, forward: Callable, steps: dict[str, int]) -> None:
     model = Model(forward).eval()
@@ -364,7 +365,7 @@ def test_static_groups(engine: str, name: str, adds: bool) -> None:
     model, x = Block().eval(), torch.randn(3, 3, 10, 11)
     prepared = deploy.prepare(model)
     torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
-    own = {"picked": {"Conv": 1}, "split": {"Conv": 2, "Concat": 1, "Pointwise": 1}}[name]
+    own = {"picked": {"Conv": 1}, "split": {"Conv": 2, "Concat": 1, "Elementwise": 1}}[name]
     others = 2 if adds else 1
     assert Counter(type(step).__name__ for step in prepared.graph.steps) == Counter(own) + Counter(Conv=others)
     assert any(step.picks for step in prepared.graph.steps if isinstance(step, Conv))
@@ -449,7 +450,7 @@ def test_a_result_that_is_read_again_is_not_fused_away() -> None:
     graph = deploy.prepare(Model(lambda m, x: m.square(c := m.conv(x)) * c).eval()).graph
     assert [type(step) for step in graph.steps] == [Conv, Conv, Torch]
     graph = deploy.prepare(Model(lambda m, x: F.relu(m.bn(c := m.conv(x))) * c).eval()).graph
-    assert [type(step) for step in graph.steps] == [Conv, Pointwise, Torch]
+    assert [type(step) for step in graph.steps] == [Conv, Elementwise, Torch]
 
 
 def test_a_part_that_changes_its_input_is_left_to_python(engine: str) -> None:

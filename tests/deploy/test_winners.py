@@ -53,6 +53,7 @@ def differences(model: nn.Module, x: Tensor) -> Tensor:
     return (found[0] - expected).abs().flatten(1).amax(1) / expected.abs().max().clamp(min=1)
 
 
+@pytest.mark.slow
 @needs_library
 @pytest.mark.usefixtures("isa")
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
@@ -91,7 +92,7 @@ def test_additions_and_norms():
     prepared = deploy.prepare(model)
     torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-4)
     if native.available():
-        steps = prepared._whole._plan(1, 8, 14, 11).steps
+        steps = prepared._whole._layout(1, 8, 14, 11).steps
         assert [bool(step.conv.dynamic) for step in steps if step.conv.beta] == [False, True, False]
 
 
@@ -102,7 +103,7 @@ def test_sums_are_taken_over_only_where_nothing_is_negative():
     for between in (nn.ReLU(), nn.Identity()):
         model = nn.Sequential(nn.Conv2d(3, 8, 3), between, boosting(8, 12, 3, density=0.5)).eval()
         assert differences(model, torch.randn(3, 3, 12, 12)).max() < 1e-4
-        *_, last = deploy.prepare(model)._whole._plan(1, 3, 12, 12).steps
+        *_, last = deploy.prepare(model)._whole._layout(1, 3, 12, 12).steps
         assert (last.input_sums >= 0) == isinstance(between, nn.ReLU)
 
 
@@ -118,12 +119,12 @@ def test_zeros_among_zeros_win_by_index():
 
 
 @needs_library
-def test_nothing_is_read_before_it_is_written():
+def test_nothing_is_read_before_it_is_written(budget):
     torch.manual_seed(0)
     x = torch.randn(3, 3, 20, 20)
     program = deploy.prepare(create_model("resnet20_fbs", density=0.4).eval())._whole
     expected = program(x)
-    (arena,) = program._plan(*x.shape)._free_arenas
+    (arena,) = budget._free.values()
     arena.fill_(torch.nan)
     assert torch.equal(program(x), expected)
 

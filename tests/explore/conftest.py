@@ -13,19 +13,19 @@ from torch import Tensor
 
 from dgconv import count_macs, dynamic_layers
 from dgconv.analysis.rate import at_rate, calibration_images
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.explore.server import ExploreServer
 from dgconv.explore.session import Session
 
 
 @pytest.fixture(scope="session")
 def head_session(head_folder):
-    return Session(RunFolder(head_folder), [0.25, 0.5])  # and 0.75, the trained one
+    return Session(TrainedRun(head_folder), [0.25, 0.5])  # and 0.75, the trained one
 
 
 @pytest.fixture(scope="session")
 def global_session(global_folder):
-    return Session(RunFolder(global_folder), [0.5])
+    return Session(TrainedRun(global_folder), [0.5])
 
 
 @pytest.fixture(params=["head", "global"])
@@ -67,7 +67,7 @@ def directly():
 
     @cache
     def load(folder):
-        run = RunFolder(folder)
+        run = TrainedRun(folder)
         ((images, _),) = run.data.test.batches(len(run.data.test), train=False)
         return run.model, images, calibration_images(run.data.train)
 

@@ -104,12 +104,14 @@ def check_the_controls(page, session, directly):
     assert page.locator("#card-A .name").first.inner_text() == "test image 90"
 
 
+@pytest.mark.slow
 def test_live(served, browser_page, directly):
     page = browser_page()
     page.goto(served.url)
     check_the_controls(page, served.session, directly)
 
 
+@pytest.mark.slow
 def test_from_disk(session, browser_page, directly, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(static_page(session, ["0", "90", "150"], lambda rate: None))
@@ -120,6 +122,7 @@ def test_from_disk(session, browser_page, directly, tmp_path):
     assert not page.locator("#by-number").is_visible()
 
 
+@pytest.mark.slow
 def test_predictions(head_served, browser_page):
     page = settled_at(browser_page(), head_served)
     session = head_served.session
@@ -149,6 +152,7 @@ def test_numbers_of_macs(head_served, browser_page):
     assert page.evaluate("counts => counts.map(formatMacs)", list(told)) == list(told.values())
 
 
+@pytest.mark.slow
 def test_uploads(head_served, browser_page, encoded, a_photo):
     page = settled_at(browser_page(expected_errors=(REFUSED,)), head_served)
     alert, name = page.locator("#error"), page.locator("#card-A .name").first
@@ -175,6 +179,7 @@ def test_uploads(head_served, browser_page, encoded, a_photo):
     assert not alert.is_visible()
 
 
+@pytest.mark.slow
 def test_the_slider_asks_once_and_shows_the_last(head_served, browser_page):
     page = settled_at(browser_page(), head_served)
     at_trained, asked = shown_macs(page), []
@@ -202,6 +207,7 @@ def test_the_slider_asks_once_and_shows_the_last(head_served, browser_page):
     assert page.locator("body").get_attribute("data-rate") == "0.75"
 
 
+@pytest.mark.slow
 def test_dropping_a_file(head_served, browser_page, encoded, a_photo):
     page = settled_at(browser_page(), head_served)
     transfer = page.evaluate_handle(
@@ -219,6 +225,7 @@ def test_dropping_a_file(head_served, browser_page, encoded, a_photo):
     assert not page.locator("#drop").is_visible()
 
 
+@pytest.mark.slow
 def test_by_number_and_by_keyboard(head_served, browser_page):
     page = settled_at(browser_page(expected_errors=(REFUSED,)), head_served)
     page.locator("#number").fill("4711")
@@ -250,6 +257,7 @@ def test_by_number_and_by_keyboard(head_served, browser_page):
     assert meaning[tuple(map(int, kept))] in told
 
 
+@pytest.mark.slow
 def test_by_finger(head_served, browser_page):
     page = settled_at(browser_page(PHONE, has_touch=True, is_mobile=True), head_served)
     for canvas, layer in zip(page.locator("canvas").all()[:2], head_served.session.layers, strict=False):
@@ -259,6 +267,7 @@ def test_by_finger(head_served, browser_page):
     assert page.locator("#readout").is_hidden()
 
 
+@pytest.mark.slow
 def test_back_to_the_page(head_served, browser_page):
     page = settled_at(browser_page(), head_served)
     page.locator("input[name=slot][value=A]").press("ArrowRight")
@@ -270,6 +279,7 @@ def test_back_to_the_page(head_served, browser_page):
     assert page.locator("input[name=slot]:checked").input_value() == "A"
 
 
+@pytest.mark.slow
 def test_focus_stays_in_the_card(head_served, browser_page):
     page = settled_at(browser_page(), head_served)
     page.locator("#compare").press("Enter")
@@ -290,6 +300,7 @@ def test_numbers_of_rates(head_served, browser_page):
     assert page.evaluate("rates => rates.map(formatRate)", list(told)) == list(told.values())
 
 
+@pytest.mark.slow
 def test_old_answers_look_old(head_served, browser_page):
     page = settled_at(browser_page(), head_served)
     opacity = "Number(getComputedStyle(document.querySelector('.cards')).opacity)"
@@ -319,6 +330,7 @@ def test_a_server_that_is_gone(head_served, browser_page):
     assert "still running" in page.locator("#error").inner_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_looks(head_served, browser_page, size, dark):

@@ -7,10 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from threading import Lock, Thread
 from urllib.request import urlopen
 
 import pytest
 
+from dgconv.explore import images
 from dgconv.explore.images import MAX_BYTES
 from dgconv.explore.server import ExploreServer, own_names
 
@@ -27,6 +32,7 @@ def ask(server, method, path, body=None, **headers):
     return response.status, content, response.headers
 
 
+@pytest.mark.slow
 def test_answers(served):
     session = served.session
     status, page, headers = ask(served, "GET", "/")
@@ -73,6 +79,7 @@ def test_wrong_questions(head_served, method, path, status, message):
     assert ask(head_served, "GET", "/")[0] == 200
 
 
+@pytest.mark.slow
 def test_bodies(head_served):
     status, answer, _ = ask(head_served, "POST", "/api/upload", bytes(MAX_BYTES + 1))
     assert (status, "at most 20,000,000" in answer["error"]) == (413, True)
@@ -120,11 +127,114 @@ def test_somebody_who_hangs_up(head_served, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/", 200), ("GET", "/nothing", 404), ("PUT", "/", 501), ("GET", "/api/look", 400), ("GET", "/ b", 400)],
+)
+def test_no_other_page_may_frame_it_or_guess_what_it_is(head_served, method, path, status):
+    with socket.create_connection(("127.0.0.1", head_served.server_port)) as connection:
+        connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{head_served.server_port}\r\n\r\n".encode())
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        response.read()
+    assert response.status == status
+    policy = response.headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "default-src 'none'" in policy
+    assert "script-src 'sha256-" in policy
+    assert response.headers["X-Frame-Options"] == "DENY"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize("sent", ["", "GET / HTTP/1.1\r\nX-Header: ", "POST /api/upload HTTP/1.1\r\nHost: {}\r\nCont"])
+def test_who_sends_a_byte_now_and_then_is_cut_off(head_served, monkeypatch, sent):
+    monkeypatch.setattr("dgconv.explore.server.PATIENCE", 0.5)
+    port = head_served.server_port
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(sent.format(f"127.0.0.1:{port}").encode())
+        start = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() - start < 5:
+                connection.sendall(b"a")
+                connection.settimeout(0.1)
+                with suppress(TimeoutError):
+                    if connection.recv(1) == b"":
+                        break
+        assert time.monotonic() - start < 2
+
+
+def test_a_slow_body_is_cut_off(head_served, monkeypatch):
+    monkeypatch.setattr("dgconv.explore.server.PATIENCE", 0.5)
+    head = f"POST /api/upload HTTP/1.1\r\nHost: 127.0.0.1:{head_served.server_port}\r\nContent-Length: 999\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", head_served.server_port), timeout=10) as connection:
+        connection.sendall(head.encode())
+        start = time.monotonic()
+        with suppress(OSError):
+            while time.monotonic() - start < 5:
+                connection.sendall(b"a")
+                time.sleep(0.1)
+        assert time.monotonic() - start < 3
+
+
+def test_many_connections_leave_room_for_few(head_session, monkeypatch):
+    monkeypatch.setattr("dgconv.explore.server.CONNECTIONS", 3)
+    with ExploreServer(head_session, ["0"]) as server, ExitStack() as stack:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        address = ("127.0.0.1", server.server_port)
+        idle = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(3)]
+        with socket.create_connection(address, timeout=10) as fourth:
+            assert fourth.recv(1) == b"", "closed at once"
+        for connection in idle:
+            connection.close()
+        until = time.monotonic() + 10
+        while server.connections._value < 3 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert ask(server, "GET", "/")[0] == 200
+        server.shutdown()
+        thread.join()
+
+
+def test_uploads_wait_for_each_other(head_served, monkeypatch, encoded, a_photo):
+    """Of twelve, few are held at a time, and one is decoded: they would take gigabytes together."""
+    working, most = 0, 0
+    counting, decode = Lock(), images.read_upload
+
+    def watched(content):
+        nonlocal working, most
+        with counting:
+            working += 1
+            most = max(most, working)
+        time.sleep(0.02)
+        image = decode(content)
+        with counting:
+            working -= 1
+        return image
+
+    monkeypatch.setattr(images, "read_upload", watched)
+    photo = encoded(a_photo)
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: ask(head_served, "POST", "/api/upload", photo)[0], range(12)))
+    assert answers == [200] * 12
+    assert most == 1
+
+
+def test_who_waits_too_long_is_told_so(head_served, monkeypatch):
+    monkeypatch.setattr("dgconv.explore.server.PATIENCE", 0.2)
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(head_served.uploads)
+        status, answer, _ = ask(head_served, "POST", "/api/upload", b"x")
+    assert (status, "try it again" in answer["error"]) == (503, True)
+
+
 def test_a_port_in_use(head_served):
     with pytest.raises(Exception, match=f"port {head_served.server_port}: Address already in use. Give another"):
         ExploreServer(head_served.session, ["0"], head_served.server_port)
 
 
+@pytest.mark.slow
 def test_the_command(head_folder):
     """In a process of its own, until Ctrl-C."""
     command = [sys.executable, "-m", "dgconv", "explore", str(head_folder), "--rates", "0.5"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dgconv.analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.errors import UserError
 from dgconv.explore import session as session_module
 from dgconv.explore.session import Session, calibration_count, pack_bits, pack_bytes
@@ -23,6 +23,7 @@ def unpacked(session, look):
     return [torch.from_numpy(b[: h * c]).view(h, c).bool() for b, (h, c) in zip(bits, sizes, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.5, 0.75])
 @pytest.mark.parametrize("number", [3, 210])
 def test_a_look_is_what_the_network_does(session, directly, number, rate):
@@ -65,7 +66,7 @@ def test_many_at_once(head_session):
 
 
 def test_everything_is_prepared_once(head_folder):
-    session = Session(RunFolder(head_folder), [0.5])
+    session = Session(TrainedRun(head_folder), [0.5])
     stopped = Event()
     stopped.set()
     session.prepare_all(stopped)
@@ -78,7 +79,7 @@ def test_everything_is_prepared_once(head_folder):
 
 
 def test_what_was_asked_for_comes_first(head_folder, monkeypatch):
-    session = Session(RunFolder(head_folder), [0.2, 0.3, 0.8])
+    session = Session(TrainedRun(head_folder), [0.2, 0.3, 0.8])
     prepared = []
     monkeypatch.setattr(session, "network", prepared.append)
     monkeypatch.setattr(session, "average", lambda rate: session.__setattr__("_asked_last", 0.2))
@@ -87,13 +88,13 @@ def test_what_was_asked_for_comes_first(head_folder, monkeypatch):
 
 
 def test_rates(head_folder):
-    assert Session(RunFolder(head_folder)).rates == sorted({*session_module.RATES, 0.75})
-    session = Session(RunFolder(head_folder), [0.7500000001, 0.1, 0.1])
+    assert Session(TrainedRun(head_folder)).rates == sorted({*session_module.RATES, 0.75})
+    session = Session(TrainedRun(head_folder), [0.7500000001, 0.1, 0.1])
     assert session.rates == [0.1, 0.75], "the trained one is not there twice"
     with pytest.raises(UserError, match=r"0\.3 is not offered here; take one of 0\.1, 0\.75"):
         session.look("0", 0.3)
     with pytest.raises(UserError, match="must be in"):
-        Session(RunFolder(head_folder), [1.0])
+        Session(TrainedRun(head_folder), [1.0])
 
 
 def test_batch_norms_adapt_as_in_eval_unless_images_are_large():
@@ -115,9 +116,9 @@ def test_photographs_on_disk(tmp_path, encoded, a_photo):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(encoded(a_photo.rotate(len(place) * int(file.stem) * 10)))
     small = {"stages": (1,), "growth": (4,), "image_size": 16, "epochs": 1, "batch_size": 8, "workers": 1}
-    recipe = Recipe(data="folder", data_dir=str(tmp_path / "data"), skip_corrupt_images=True, **small)
+    recipe = Recipe.of(data="folder", data_dir=str(tmp_path / "data"), skip_corrupt_images=True, **small)
     train(recipe, tmp_path / "run")
-    session = Session(RunFolder(tmp_path / "run"), [0.5])
+    session = Session(TrainedRun(tmp_path / "run"), [0.5])
     assert session.data.test.workers == session.data.train.workers == 0
     fourth, mine = session.images["12"], session.images.upload((tmp_path / "data/test/dog/3.png").read_bytes())
     assert session.show(fourth)["label"] == "dog"
@@ -134,6 +135,6 @@ def test_photographs_on_disk(tmp_path, encoded, a_photo):
 
 def test_without_dynamic_layers(tmp_path):
     small = {"stages": (1,), "growth": (4,), "image_size": 8, "epochs": 1, "batch_size": 512}
-    train(Recipe(model="condensenet20", **small), tmp_path / "run")
+    train(Recipe.of(model="condensenet20", **small), tmp_path / "run")
     with pytest.raises(UserError, match="no dynamic layers"):
-        Session(RunFolder(tmp_path / "run"))
+        Session(TrainedRun(tmp_path / "run"))

@@ -62,17 +62,17 @@ def test_density_falls_in_steps_over_the_first_half(options, counts):
     layer = FeatureBoostingConv2d(4, 20, 1, **options)
     assert int(layer.gate.keep) == list(counts.values())[-1], "without a trainer the target holds"
     for progress, count in counts.items():
-        layer.move_to(progress)
+        layer.before_step(progress)
         assert int(layer.gate.keep) == count
 
 
 def test_a_checkpoint_carries_the_density():
     layer, other = FeatureBoostingConv2d(4, 10, 1), FeatureBoostingConv2d(4, 10, 1)
-    layer.move_to(0.2)
-    other.move_to(0)
+    layer.before_step(0.2)
+    other.before_step(0)
     other.load_state_dict(layer.state_dict())
     assert int(other.gate.keep) == 9
-    other.move_to(0)
+    other.before_step(0)
     assert int(other.gate.keep) == 10
 
 

@@ -79,6 +79,7 @@ def with_statistics(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "replaced"), NETWORKS.items())
 def test_network_computes_the_same_at_rate_0(build, name: str, replaced: int) -> None:
     model, x = with_statistics(build(name)), torch.randn(2, 3, 64, 64)
@@ -92,6 +93,7 @@ def test_network_computes_the_same_at_rate_0(build, name: str, replaced: int) ->
         assert (model(x) - expected).abs().max() > 1e-2 * scale  # the new layers do matter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_network_trains_at_three_quarters(build, name: str) -> None:
     model = build(name).train()

@@ -48,6 +48,7 @@ def force_ties(layer, kind):
             layer.generator.bias.copy_(torch.randint(-1, 3, layer.generator.bias.shape))
 
 
+@pytest.mark.slow
 @settings(max_examples=240, deadline=None, derandomize=True)
 @given(
     batch=st.sampled_from([1, 2, 7]),
@@ -171,6 +172,7 @@ def test_a_layer_in_training_can_be_copied_and_pickled():
         torch.testing.assert_close(twin(x), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", ["head", "global"])
 def test_one_compiled_graph_serves_the_whole_schedule(gate):
     torch._dynamo.reset()
@@ -191,6 +193,7 @@ def test_one_compiled_graph_serves_the_whole_schedule(gate):
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 def test_inductor_compiles_it():
     torch._dynamo.reset()
     layer, x = trained_like(), torch.randn(3, 16, 6, 6)
@@ -320,7 +323,7 @@ def test_from_the_meta_device(gate):
         ({"gate": "layer"}, "'head' or 'global', got 'layer'"),
         ({"keep_rule": "floor"}, "'ceil' or 'round', got 'floor'"),
         ({"tie_rule": "random"}, "got 'random'"),
-        ({"squeeze": 0}, "squeeze must be a whole number, at least 1, got 0"),
+        ({"squeeze": 0}, "`squeeze` must be a whole number from 1 .*, got 0"),
         ({"squeeze": 1.5}, "got 1.5"),
         ({"kernel_size": 0}, "kernel_size must be a whole number of at least 1.*got 0"),
         ({"kernel_size": (3, 3, 3)}, r"or two of them, got \(3, 3, 3\)"),

@@ -1,5 +1,7 @@
 """What every layer takes: what nn.Conv2d takes. The rest is refused with words that say what was expected."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -20,7 +22,7 @@ from dgconv.layers.indexed import IndexedLinear
 
 def condensed(*args, **options):
     layer = LearnedGroupConv2d(*args, **options)
-    layer.move_to(1)
+    layer.before_step(1)
     return layer.to_static()
 
 
@@ -93,3 +95,34 @@ def test_the_wrong_number_of_features():
     layer = IndexedLinear(nn.Linear(8, 3), torch.tensor([1, 5]))
     with pytest.raises(UserError, match=r"expected an input \[..., 8\], got \[2, 9\]"):
         layer(torch.randn(2, 9))
+
+
+@pytest.mark.parametrize("number", [-1, 8, 2**40])
+def test_a_state_that_names_a_channel_which_is_not_there(number):
+    linear = IndexedLinear(nn.Linear(8, 4), torch.tensor([1, 5]))
+    for layer in (condensed(8, 12, 1), linear, LAYERS["flgc static"](8, 12, 1)):
+        state = layer.state_dict()
+        name = next(name for name in state if name.startswith(("index", "inputs")))
+        wrong = state[name].clone().index_fill_(0, torch.tensor(0), number)
+        with pytest.raises(RuntimeError, match=f"{name} must be from 0 to 7, got {number}"):
+            layer.load_state_dict(state | {name: wrong})
+        layer.load_state_dict(state)
+
+
+SPECIAL = {
+    "sparse": lambda x: x.to_sparse(),
+    "compressed": lambda x: x[0, 0].to_sparse_csr(),
+    "mkldnn": lambda x: x.to_mkldnn(),
+    "quantized": lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.quint8),
+    "nested": lambda x: torch.nested.nested_tensor(list(x)),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_tensor_that_is_no_plain_array_of_numbers(layer, kind):
+    if isinstance(layer, nn.Conv2d):
+        pytest.skip("torch takes some, and refuses the others itself")
+    with warnings.catch_warnings(action="ignore"):
+        x = SPECIAL[kind](torch.randn(2, 8, 6, 5))
+    with pytest.raises(UserError, match=r"expected a dense tensor of numbers, got .*\.to_dense\(\)"):
+        layer(x)

@@ -27,7 +27,7 @@ def kept(layer):
 def test_condenses_over_the_first_half(channels, condensation, stages):
     layer = LearnedGroupConv2d(channels, 8, 1, condensation=condensation)
     for progress, count in stages.items():
-        layer.move_to(progress)
+        layer.before_step(progress)
         assert kept(layer) == count, progress
 
 
@@ -38,7 +38,7 @@ def test_a_step_is_taken_although_its_progress_is_rounded_down():
 
 def test_a_jump_condenses_at_once():
     layer = LearnedGroupConv2d(16, 8, 1)
-    layer.move_to(1)
+    layer.before_step(1)
     assert kept(layer) == 4
 
 
@@ -50,33 +50,33 @@ def test_each_group_drops_the_inputs_it_uses_least():
             layer.weight[group::2] = torch.randn(3, 8, 3, 3).sign() * (use + 1)[:, None, None]
             layer.weight[group, 0] = 0  # one filter alone decides nothing
     expected = [set(layer.weight[group::2].abs().sum((0, 2, 3)).argsort()[2:].tolist()) for group in range(2)]
-    layer.move_to(1 / 6)
+    layer.before_step(1 / 6)
     assert [set(row.nonzero().flatten().tolist()) for row in layer.mask] == expected
 
 
 def test_what_is_dropped_stays_dropped():
     layer = LearnedGroupConv2d(8, 4, 1, groups=2)
-    layer.move_to(1 / 6)
+    layer.before_step(1 / 6)
     before = layer.mask.clone()
     with torch.no_grad():  # now the largest weights are those that were dropped
         layer.weight.unflatten(0, (-1, 2))[:] += 100 * ~before[:, :, None, None]
-    layer.move_to(1 / 3)
+    layer.before_step(1 / 3)
     assert not (layer.mask & ~before).any()
     assert kept(layer) == 4
-    layer.move_to(0)
+    layer.before_step(0)
     assert kept(layer) == 4
 
 
 def test_a_checkpoint_carries_the_choice():
     layer, other = LearnedGroupConv2d(8, 8, 1), LearnedGroupConv2d(8, 8, 1)
     start = {key: value.clone() for key, value in layer.state_dict().items()}
-    layer.move_to(1)
+    layer.before_step(1)
     other.load_state_dict(layer.state_dict())
-    other.move_to(1)
+    other.before_step(1)
     assert torch.equal(other.mask, layer.mask)
     other.load_state_dict(start)
     assert kept(other) == 8
-    other.move_to(1)
+    other.before_step(1)
     assert torch.equal(other.mask, layer.mask)
 
 
@@ -85,13 +85,13 @@ def test_moving_is_free_while_nothing_changes(monkeypatch):
     calls = []
     monkeypatch.setattr(layer, "keep_only", calls.append)
     for step in range(100):
-        layer.move_to(step / 100)
+        layer.before_step(step / 100)
     assert calls == [8, 6, 4, 2]
 
 
 def test_groups_own_every_gth_output_and_gradients_reach_what_is_kept():
     layer = LearnedGroupConv2d(8, 8, 3, groups=4)
-    layer.move_to(0.5)
+    layer.before_step(0.5)
     x = torch.randn(2, 8, 5, 5, requires_grad=True)
     out = layer(x)
     for group in range(4):
@@ -108,7 +108,7 @@ def test_group_lasso_by_hand_until_the_last_condensation():
     torch.testing.assert_close(layer.penalty(), 0.1 * expected)
     layer.penalty().backward()
     assert layer.weight.grad.abs().sum() > 0
-    layer.move_to(0.5)
+    layer.before_step(0.5)
     assert layer.penalty() == 0
     assert LearnedGroupConv2d(4, 6, 3, groups=2).penalty() is None
 
@@ -122,7 +122,7 @@ def test_group_lasso_by_hand_until_the_last_condensation():
 @pytest.mark.parametrize("bias", [True, False])
 def test_static_form_is_the_same_function_without_a_mask(progress, options, bias):
     layer = LearnedGroupConv2d(10, 12, groups=3, bias=bias, **options)
-    layer.move_to(progress)
+    layer.before_step(progress)
     static = layer.to_static()
     x = torch.randn(2, 10, 9, 9)
     torch.testing.assert_close(static(x), layer(x), rtol=0, atol=1e-5)
@@ -148,9 +148,9 @@ def test_static_form_of_equal_choices_is_a_standard_group_convolution():
     ("options", "message"),
     [
         ({"groups": 3}, r"3 groups, 8 output channels. Use one of \[1, 2, 4, 8\]"),
-        ({"condensation": 0}, "condensation must be from 1 to 1000000, got 0"),
-        ({"condensation": 10**23}, "condensation must be from 1 to 1000000, got 10000"),
-        ({"group_lasso": -1}, "must not be negative, got -1"),
+        ({"condensation": 0}, "`condensation` must be .* from 1 to 1000000, got 0"),
+        ({"condensation": 10**23}, "`condensation` must be .* from 1 to 1000000, got 10000"),
+        ({"group_lasso": -1}, "`group_lasso` must be a number from 0 .*, got -1"),
     ],
 )
 def test_wrong_use(options, message):

@@ -47,7 +47,7 @@ def train_a_little(model, size=16, steps=4):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(steps):
         for layer in layers:
-            layer.move_to(step / (steps - 1))
+            layer.before_step(step / (steps - 1))
         loss = F.cross_entropy(model(torch.randn(8, 3, size, size)), torch.arange(8) % model.num_classes)
         penalties = [penalty for layer in layers if (penalty := layer.penalty()) is not None]
         (loss + sum(penalties)).backward()
@@ -77,7 +77,7 @@ def test_drops_in_for_conv2d(kind):
 @pytest.mark.parametrize("kind", LAYERS)
 def test_autocast_and_channels_last(kind):
     layer, x = kind(8, 16, 3, padding=1), torch.randn(4, 8, 9, 9)
-    layer.move_to(1)
+    layer.before_step(1)
     expected = layer(x)
     torch.testing.assert_close(layer(x.to(memory_format=torch.channels_last)), expected)
     with torch.autocast("cpu", torch.bfloat16):
@@ -89,13 +89,14 @@ def test_autocast_and_channels_last(kind):
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in layer.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LAYERS)
 def test_compiles_to_one_graph_that_follows_the_schedule(kind):
     layer, x = kind(8, 16, 3, padding=1), torch.randn(4, 8, 9, 9)
     compiled = torch.compile(copy.deepcopy(layer), backend="aot_eager", fullgraph=True)
     for progress in (0, 0.5):
         for form in (layer, compiled):
-            form.move_to(progress)
+            form.before_step(progress)
         expected, out = layer(x), compiled(x)
         torch.testing.assert_close(out, expected)
         gradients = [
@@ -108,6 +109,7 @@ def test_compiles_to_one_graph_that_follows_the_schedule(kind):
 # --- networks ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("backbone", "small"),
@@ -149,7 +151,7 @@ def test_static_network_equals_the_trained_one_without_a_mask(backbone, small, m
 
 def test_static_form_replaces_a_shared_layer_once_and_leaves_what_depends_on_the_image():
     shared, dynamic = LearnedGroupConv2d(8, 8, 1), FeatureBoostingConv2d(8, 8, 1)
-    shared.move_to(1)
+    shared.before_step(1)
     model = nn.Sequential(shared, dynamic, nn.Sequential(shared))
     assert to_static_(model) == 1
     assert model[0] is model[2][0]
@@ -177,6 +179,7 @@ def test_halved_classifier_keeps_the_features_of_largest_weight():
         halve_classifier(nn.Sequential(nn.Conv2d(3, 3, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("backbone", ["resnet20", "resnet18", "mobilenetv2", "condensenet20"])
 def test_a_layer_that_normalizes_has_no_batch_norm_behind_it(backbone, method):
@@ -207,7 +210,7 @@ def test_suppressed_channels_are_still_zero_where_the_next_layer_reads():
     [
         (lambda: create_model("resnet20_lgc", groups=3), r"3 groups, 16 output channels. Use one of \[1, 2, 4"),
         (lambda: create_model("resnet20_lgc", density=0.5), "no option 'density'.*groups, condensation"),
-        (lambda: create_model("resnet20_fbs", density=2), "density must be in"),
+        (lambda: create_model("resnet20_fbs", density=2), "`density` must be above 0 and up to 1, got 2"),
     ],
 )
 def test_wrong_use(call, message):

@@ -35,6 +35,7 @@ def frozen(model):
     return [name for name, module in model.named_modules() if not module.training]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
 def test_what_was_frozen_stays_so(fine_tuned, look, tmp_path):
     look(fine_tuned, load_data("digits", image_size=8), tmp_path)

@@ -2,6 +2,8 @@
 
 import io
 import math
+import resource
+import time
 import zipfile
 from collections.abc import Callable
 
@@ -9,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from dgconv.errors import UserError
 from dgconv.layers import DynamicGroupConv2d
 from dgconv.models import create_model
 from dgconv.models.authors import import_authors_checkpoint
+from dgconv.models.torch_files import read_all, read_torch_file
 
 State = dict[str, torch.Tensor]
 
@@ -405,6 +409,61 @@ def bad_files(state) -> dict[str, tuple[bytes, str]]:
     }
 
 
+def tiny_but_greedy(state) -> dict[str, tuple[bytes, str]]:
+    """Files of some kilobytes that would take gigabytes, or forever."""
+
+    def written(state) -> bytes:
+        torch.save({"state_dict": state}, buffer := io.BytesIO())
+        return buffer.getvalue()
+
+    def with_pickle(pickled: bytes, compression=zipfile.ZIP_STORED) -> bytes:
+        with zipfile.ZipFile(archive := io.BytesIO(), "w", compression) as zipped:
+            zipped.writestr("archive/data.pkl", pickled)
+        return archive.getvalue()
+
+    one = torch.ones(1000)
+    deep = b"(" + b")" + b"\x85" * 200_000 + b"K\x01u."
+    doubled = b"(K\x01" + b"2\x86".replace(b"2", b"q\x00h\x00") * 200 + b"K\x01u."
+    return {
+        "expanded": (written(state | {"classifier.weight": torch.ones(1, 1).expand(10**5, 10**5)}), "larger than the"),
+        "shared": (written({f"layer{i}": one for i in range(1000)}), "larger than the file"),
+        "digits": (written(state | {f"features.denseblock_{'1' * 5000}.x": one}), "names of up to 200"),
+        "classes": (written(state | {"classifier.weight": torch.ones(10**5, 1)}), "larger than its weights"),
+        "compressed": (with_pickle(b"\x80\x02}." + bytes(10**7), zipfile.ZIP_DEFLATED), "compressed, or larger"),
+        "deep key": (with_pickle(b"\x80\x02}" + deep), "neither words nor numbers"),
+        "key of 2 ** 200": (with_pickle(b"\x80\x02}" + doubled), "neither words nor numbers"),
+        "stages": (written({f"layer{i}.0.conv1.headconv_1.x": torch.ones(1) for i in range(101)}), "at most 100 stage"),
+        "beyond": (written(state).replace(b"K\x03K\x03t", b"K\x09K\x03t"), "damaged"),
+    }
+
+
+@pytest.mark.parametrize("kind", tiny_but_greedy({}))
+def test_a_small_file_that_asks_for_much(small, kind):
+    state, _, path = small
+    content, message = tiny_but_greedy(state)[kind]
+    path.write_bytes(content)
+    start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=message):
+        import_authors_checkpoint(path)
+    assert time.perf_counter() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19, "half a gigabyte"
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_tensors_of_any_kind_as_torch_reads_them(tmp_path, is_new):
+    base = torch.arange(24.0).view(2, 3, 4)
+    kinds = [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8]
+    state = {str(kind): torch.arange(5).to(kind) for kind in (*kinds, torch.uint8, torch.bool)}
+    state |= {"part": base[1], "turned": base.permute(2, 0, 1), "none": base[:0], "parameter": nn.Parameter(base)}
+    torch.save({"epoch": 3, "state_dict": state}, path := tmp_path / "x", _use_new_zipfile_serialization=is_new)
+    read = read_torch_file(path, lambda file: read_all(file, file.content["state_dict"]))
+    expected = torch.load(path, weights_only=True)["state_dict"]
+    assert read.keys() == expected.keys()
+    for name, tensor in read.items():
+        assert tensor.dtype == expected[name].dtype
+        assert torch.equal(tensor, expected[name])
+
+
 @pytest.mark.parametrize("kind", bad_files({"features.init_conv.weight": torch.zeros(9, 9)}))
 def test_unusable_file(small, kind):
     state, _, path = small
@@ -434,6 +493,7 @@ def test_foreign_networks(tmp_path, torchvision_models):
             import_authors_checkpoint(save(tmp_path / "x.tar", network.state_dict()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["condensenet", "resnet"])
 def test_any_tensor_missing_misshapen_or_too_many(tmp_path, network):
     path = tmp_path / "x.tar"

@@ -18,6 +18,7 @@ def small_batch(model):
     return torch.randn(2, 3, size, size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_backward_and_head(name):
     model = create_model(name, num_classes=7)
@@ -145,16 +146,16 @@ def test_list_models_takes_patterns():
         (lambda: create_model("condensenet50", stages=(2, 2)), r"one length, got \[2, 2\] and \[8, 16, 32\]"),
         (
             lambda: create_model("condensenet50", growth=(0, 0, 0)),
-            "growth must be whole numbers, each from 1 to 1000000, got 8, 8",
+            "`growth` must be whole numbers, each from 1 to 1000000, got 8, 8",
         ),
-        (lambda: create_model("condensenet50", stages=(), growth=()), "stages and growth must be.*got none"),
+        (lambda: create_model("condensenet50", stages=(), growth=()), "`stages` and `growth` must be.*got none"),
         (lambda: create_model("condensenet50", growth=(4, 5, 6)), r"multiples of 4, the groups.*got \[4, 5, 6\]"),
-        (lambda: create_model("resnet20", width=-4), "width must be whole numbers, each from 1 to .*, -4"),
+        (lambda: create_model("resnet20", width=-4), "`width` must be whole numbers, each from 1 to .*, -4"),
         (lambda: create_model("resnet20", width=1.5), "got 3, 3, 3, 1.5"),
         (lambda: create_model("mobilenetv2", width=-1.0), "width.* must be above 0 and up to 1000, got -1.0"),
         (lambda: create_model("mobilenetv2", width=float("nan")), "width.* must be above 0 and up to 1000, got nan"),
         (lambda: create_model("mobilenetv2", downsample=(9,)), r"from 1 to 7, got \[9\]"),
-        (lambda: create_model("resnet20", num_classes=-1), "num_classes must not be negative"),
+        (lambda: create_model("resnet20", num_classes=-1), "`num_classes` must not be negative"),
     ],
 )
 def test_wrong_use(call, message):

@@ -1,16 +1,15 @@
 """Models on disk."""
 
 import json
-import os
-import signal
-from pkgutil import resolve_name
+import resource
 
 import pytest
 import torch
 
 from dgconv import create_model, dynamic_layers, load_model, save_model
 from dgconv.errors import UserError
-from dgconv.models.storage import save_weights, snapshot, write_atomically
+from dgconv.models.storage import build_from_run, snapshot
+from dgconv.runs import RunFolder
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_a_snapshot_stays_as_it_was(saved):
             r"classifier.weight is \[5, 20\], expected \[9, 20\]",
         ),
         (
-            lambda f: save_weights(f / "model.safetensors", snapshot(load_model(f)) | {"more": torch.ones(1)}),
+            lambda f: RunFolder(f).write_weights(snapshot(load_model(f)) | {"more": torch.ones(1)}),
             "does not fit the network as it is built now: unexpected more",
         ),
     ],
@@ -96,83 +95,59 @@ def test_a_model_from_elsewhere_cannot_be_saved(tmp_path):
         save_model(torch.nn.Linear(2, 2), tmp_path)
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    assert path.stat().st_mode & 0o777 == 0o644, "others may read it, though a temporary file is for its owner"
-
-    def full(descriptor):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+@pytest.mark.parametrize("keep", [-5, 0, 10_000, 2**31, 2**32 + 4])
+def test_a_count_that_no_gate_can_keep(saved, keep):
+    folder, model = saved
+    name = next(name for name in model.state_dict() if name.endswith("gate.keep"))
+    RunFolder(folder).write_weights(snapshot(model) | {name: torch.tensor(keep)})
+    with pytest.raises(UserError, match=rf"does not fit .*: {name} must be from 1 to \d+, got {keep}"):
+        load_model(folder)
+    with pytest.raises(RuntimeError, match=f"must be from 1 to .*, got {keep}"):
+        model.load_state_dict(model.state_dict() | {name: torch.tensor(keep)})
 
 
-def killed_while_it_writes(path):
-    """As by kill -9, or by a kernel that is out of memory."""
-    child = os.fork()
-    if not child:
-        os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            write_atomically(path, b"never whole")
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+@pytest.mark.parametrize("value", [torch.tensor(float("nan")), torch.tensor(2.0), torch.tensor(True)])
+def test_a_count_is_a_whole_number(saved, value):
+    folder, model = saved
+    name = next(name for name in model.state_dict() if name.endswith("gate.keep"))
+    RunFolder(folder).write_weights(snapshot(model) | {name: value})
+    with pytest.raises(UserError, match=rf"{name} is {value.dtype}, expected torch.int64"):
+        load_model(folder)
 
 
-def test_the_next_write_removes_what_a_killed_one_left(tmp_path):
-    path, other = tmp_path / "[file]", tmp_path / "other"
-    for target in (path, other):
-        killed_while_it_writes(target)
-    assert sorted(entry.name[:6] for entry in tmp_path.iterdir()) == [".[file", ".other"]
-    write_atomically(path, b"new")
-    assert sorted(entry.name[:6] for entry in tmp_path.iterdir()) == [".other", "[file]"], "each for itself"
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_classes": 10**7},
+        {"stages": [100_000, 1]},
+        {"growth": [400_000, 400_000]},
+        {"num_classes": 10**7, "widths": {"classifier": [5, 20]}},
+        {"name": "mobilenetv2", "width": 1000.0},
+        {"name": "resnet18", "stages": [1] * 100_000},
+    ],
+)
+def test_a_config_that_asks_for_far_more_than_the_weights(saved, options):
+    folder, model = saved
+    RunFolder(folder).write_config((model.config if "name" not in options else {}) | options)
+    before = peak()
+    for load in (load_model, lambda folder: build_from_run(RunFolder(folder))):
+        with pytest.raises(UserError, match=r"config\.json: the network would be larger than its weights"):
+            load(folder)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"larger than 134,217,728 numbers, the most without weights"):
+        build_from_run(RunFolder(folder))
+    assert peak() - before < 2**29
 
 
-def test_writers_of_one_file_leave_each_other_alone(tmp_path, monkeypatch):
-    """Whether the first has only made its file by then, or written it as well."""
-    path = tmp_path / "file"
-
-    def with_another(function):
-        def meanwhile(*args):
-            monkeypatch.undo()
-            write_atomically(path, b"second")
-            assert path.read_bytes() == b"second"
-            return function(*args)
-
-        return meanwhile
-
-    for name in ("dgconv.models.storage.hold_open_file", "os.fsync"):
-        monkeypatch.setattr(name, with_another(resolve_name(name)))
-        write_atomically(path, b"first")
-        assert path.read_bytes() == b"first"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+def peak():
+    """Bytes of memory that this process had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_a_link_or_a_pipe_stays_what_it_is(tmp_path):
-    link, target = tmp_path / "link", tmp_path / "target"
-    target.write_bytes(b"old")
-    link.symlink_to(target)
-    write_atomically(link, b"new")
-    assert link.is_symlink()
-    assert target.read_bytes() == b"new"
-
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_atomically(pipe, b"new")
-    assert pipe.is_fifo()
-    assert os.read(reader, 10) == b"new"
-    os.close(reader)
-
-
-@pytest.mark.parametrize("name", ["x" * 250 + ".html", "ü" * 120 + ".html"])
-def test_a_name_as_long_as_the_disk_takes(tmp_path, name):
-    """What is written first has a longer one, and after hours of work it would be too late to find that out."""
-    write_atomically(tmp_path / name, b"old")
-    write_atomically(tmp_path / name, b"new")
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert (tmp_path / name).read_bytes() == b"new"
+def test_a_network_that_was_cut_is_made_whole_first(tmp_path):
+    model = create_model("resnet20", width=64, widths={"layer1.0.conv1": [1, 64], "layer1.0.bn1": [1]})
+    with torch.no_grad():
+        model.layer1[0].conv2 = torch.nn.Conv2d(1, 64, 3, padding=1, bias=False)
+    model.config["widths"]["layer1.0.conv2"] = [64, 1]
+    save_model(model, tmp_path)
+    assert load_model(tmp_path).layer1[0].conv1.out_channels == 1

@@ -37,6 +37,7 @@ def test_without_a_gpu_the_function_just_runs(monkeypatch):
     assert total == 3
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu(tmp_path):
     """Without one. The interpreter in which they are tested here accepts what the compiler refuses."""
     triton = pytest.importorskip("triton")

@@ -35,6 +35,7 @@ def assert_same(inputs, *args, tolerance=1e-5):
         assert ((actual - expected).abs().max() / scale) < tolerance, name
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     batch=st.sampled_from([1, 2, 7]),
@@ -144,6 +145,7 @@ def test_empty_batch(kernel):
     assert torch.autograd.grad(out.sum(), weight)[0].abs().sum() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("args", [((1, 1), (0, 0), (1, 1)), ((2, 2), (0, 0), (1, 1)), ((2, 1), (1, 1), (2, 2))])
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -167,6 +169,7 @@ def test_second_derivatives_are_refused_and_come_from_torch_func():
     assert second.any()
 
 
+@pytest.mark.slow
 def test_runs_without_importing_the_compiler_which_takes_a_second():
     probe = """import sys, torch, dgconv
 layer, x = dgconv.DynamicGroupConv2d(8, 8, 3), torch.randn(2, 8, 5, 5)

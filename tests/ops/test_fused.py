@@ -34,6 +34,7 @@ def one_step(model, monkeypatch, mode):
     return loss.item(), gradients, {n: b for n, b in model.named_buffers() if "num_batches" not in n}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["", "_sgc", "_lgc", "_dgc", "_dgcg"])
 def test_fused_network_equals_plain(method, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # its errors grow to 20 % on the way
@@ -52,6 +53,7 @@ def test_fused_network_equals_plain(method, monkeypatch):
             assert (fused_tensors[key].float() - tensor).abs().max() <= allowed, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "tf32"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True)])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(
@@ -75,6 +77,7 @@ def test_pointwise_conv_equals_torch(batch, channels, outputs, groups, size, int
     assert [tensor.dtype for tensor in found] == [dtype, dtype, torch.float32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate", ["head", "global"])
 @pytest.mark.parametrize(
     ("kernel", "stride", "heads", "layout"),
@@ -105,6 +108,7 @@ def test_fused_layer_equals_plain(gate, kernel, stride, heads, layout, monkeypat
     assert results[0][0].is_contiguous(memory_format=layout)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["condensenet20_dgc", "condensenet20_dgcg"])
 def test_fused_evaluation_equals_plain(name, monkeypatch):
     """The answers, and the masks that an observer of the gates sees."""
@@ -190,6 +194,7 @@ def test_pooling_one_image_without_a_batch(monkeypatch):
     torch.testing.assert_close(gradient, torch.full_like(x, 0.25))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["", "_sgc", "_lgc", "_dgc"])
 def test_torch_func_goes_by_torchs_own_operations(method, monkeypatch):
     monkeypatch.setenv("DGCONV_TRITON", FUSED)
@@ -214,17 +219,18 @@ def test_features_grow_in_place_once(monkeypatch):
     monkeypatch.setenv("DGCONV_TRITON", FUSED)
     stages = create_model("condensenet20", stages=(3, 1), growth=(4, 8)).to(DEVICE).stages
     x = torch.randn(2, 8, 6, 6, device=DEVICE)
-    one = stages[0](x)
-    two = stages[1](one)
+    room = fused.Room(8 + 3 * 4)
+    one = stages[0](x, room)
+    two = stages[1](one, room)
     assert two.data_ptr() == one.data_ptr()
     before = two.detach().clone()
     with torch.no_grad():
         stages[1].conv2.weight.add_(1)
-    again = stages[1](one)
+    again = stages[1](one, room)
     assert again.data_ptr() != one.data_ptr()
     assert torch.equal(two, before)
     assert not torch.equal(again, two)
-    assert stages[2](two).is_contiguous()
+    assert stages[2](two, room).is_contiguous()
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a second stream needs a GPU")

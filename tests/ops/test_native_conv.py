@@ -165,6 +165,7 @@ def dynamic_case(batch: int, channels: int, outputs: int, heads: int, keep: int,
     return case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(7))
 def test_random_shapes(isa, part):
     for seed in range(100 * part, 100 * part + 100):
@@ -300,6 +301,7 @@ def test_a_selection_from_a_mask_of_any_layout():
     assert torch.equal(found.counts, expected.counts)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
 def test_sanitizers_find_nothing(isa, tmp_path):
     """A stand-alone build: random shapes, buffers of exactly the promised size, addresses and undefined behaviour."""
@@ -320,6 +322,7 @@ def say_isa(**environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @needs_library
 def test_the_environment_chooses_the_instruction_set():
     assert say_isa(DGCONV_ISA="portable").stdout == "portable\n"
@@ -331,7 +334,7 @@ def test_the_environment_chooses_the_instruction_set():
 @needs_library
 def test_a_library_built_from_other_sources_is_not_used(monkeypatch, caplog):
     """And whoever prepares a network is told why: once as a warning, and in the report."""
-    monkeypatch.setattr(native, "_fingerprint", lambda: "another")
+    monkeypatch.setattr(native, "fingerprint", lambda: "another")
     monkeypatch.setattr(native, "_find", cache(native._find.__wrapped__))
     _, prepared = (deploy.prepare(nn.Conv2d(3, 4, 1).eval()) for _ in range(2))
     assert native.isa() == "none"

@@ -83,6 +83,7 @@ def narrow_and_wide(request, monkeypatch):
     monkeypatch.setattr(saliency_gate, "NARROW", 0 if request.param == "wide" else 1 << 30)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batch", "channels", "heads", "size", "squeeze"),
     [(1, 5, 1, 3, 4), (7, 16, 4, 4, 8), (2, 80, 2, 7, 4), (7, 150, 4, 2, 3), (2, 24, 3, 33, 1)],
@@ -108,6 +109,7 @@ def test_gate_of_several_images_a_program(signed, monkeypatch):
     check_gate(generator, gate, torch.randn(6, 100, 1, 1, device=DEVICE))
 
 
+@pytest.mark.slow
 def test_gate_of_a_wide_layer(monkeypatch):
     """Several blocks of channels, of hidden units and of images."""
     monkeypatch.setattr(saliency_gate_backward, "TILE", 2048)
@@ -116,6 +118,7 @@ def test_gate_of_a_wide_layer(monkeypatch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1, 9, 20])
 @pytest.mark.parametrize("ties", ["ones", "zeros", "few"])
 @pytest.mark.usefixtures("narrow_and_wide")
@@ -144,6 +147,7 @@ def test_gate_ties_of_the_two_zeros_and_negative_scores():
         check_gate(generator, gate, x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1, 6, 11, 12])
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.usefixtures("narrow_and_wide")
@@ -189,6 +193,7 @@ def test_hidden_layer_too_wide():
         saliency_gate_backward._tile(1, 1, 300, 257)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     ("batch", "channels", "outputs", "heads", "pixels"),
@@ -235,6 +240,7 @@ def fold(weight, gates, dtype):
     return torch.nn.functional.pad(folded, (0, -weight.shape[1] % 16)).to(dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(

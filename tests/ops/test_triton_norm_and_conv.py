@@ -1,4 +1,4 @@
-"""The Triton kernels of batch normalisation with ReLU and of the grouped 3x3 convolution, against PyTorch in float64.
+"""The Triton kernels of batch normalization with ReLU and of the grouped 3x3 convolution, against PyTorch in float64.
 
 On a GPU if there is one, else in Triton's interpreter, which the environment must ask for before triton is imported;
 without a GPU nothing else in the process could run a Triton kernel, so the variable may stay.
@@ -67,6 +67,7 @@ def launches(request, monkeypatch) -> str:
     return request.param
 
 
+@pytest.mark.slow
 @DTYPES
 @pytest.mark.parametrize("shape", [(3, 5, 7, 9), (1, 3, 4, 4), (4, 2, 16, 16), (2, 3, 1, 1)], ids=str)
 def test_batch_norm_relu_matches_torch(launches, shape, dtype):
@@ -89,6 +90,7 @@ def test_batch_norm_relu_matches_torch(launches, shape, dtype):
     assert_close(dx, wide.grad, 2e-2 if x[:, 0].numel() == 2 else tolerance)  # the terms of two values nearly cancel
 
 
+@pytest.mark.slow
 @DTYPES
 def test_images_may_lie_apart(launches, dtype):
     """As the first channels of a wider tensor: the same to the last bit."""
@@ -181,6 +183,7 @@ CONVOLUTIONS = [  # batch, groups, channels in and out of a group, height, width
 ]
 
 
+@pytest.mark.slow
 @DTYPES
 @pytest.mark.parametrize("sizes", CONVOLUTIONS, ids=str)
 def test_grouped_conv3x3_matches_torch(sizes, dtype):

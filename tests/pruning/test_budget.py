@@ -11,6 +11,7 @@ def share(model, dense_macs):
     return count_macs(cut(model)).macs / dense_macs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0.25, 0.5, 0.8])
 @pytest.mark.parametrize("method", ["l1", "sfp", "fpgm"])
 def test_cut_network_has_the_macs_asked_for(method, budget):
@@ -21,6 +22,7 @@ def test_cut_network_has_the_macs_asked_for(method, budget):
     assert share(model, dense) == pytest.approx(budget, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backbone", ["condensenet20", "mobilenetv2"])
 def test_other_backbones(network, backbone):
     model = network(backbone)
@@ -30,6 +32,7 @@ def test_other_backbones(network, backbone):
     assert share(model, dense) == pytest.approx(0.5, rel=0.05)
 
 
+@pytest.mark.slow
 def test_slimming_meets_it_with_what_it_learned(network):
     model = network()
     dense = count_macs(model).macs

@@ -9,7 +9,8 @@ from torch import nn
 from dgconv import count_macs, create_model
 from dgconv.deploy import prepare
 from dgconv.errors import UserError
-from dgconv.pruning import PRUNING_METHODS, attach_pruning, cut, pruning_of, resize_
+from dgconv.layers.method import pruning_methods
+from dgconv.pruning import attach_pruning, cut, pruning_of, resize_
 
 BACKBONES = ("resnet20", "mobilenetv2", "condensenet20")
 
@@ -21,7 +22,8 @@ def pruned(network, backbone="resnet20", method="l1", **amount):
     return model
 
 
-@pytest.mark.parametrize("method", PRUNING_METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", pruning_methods())
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_equals_the_training_form_without_masks(network, backbone, method):
     model = pruned(network, backbone, method)
@@ -37,6 +39,7 @@ def test_equals_the_training_form_without_masks(network, backbone, method):
     assert smaller.num_features == smaller.get_classifier().in_features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_can_be_prepared(network, backbone):
     smaller = cut(pruned(network, backbone))
@@ -63,6 +66,7 @@ def test_widths_rebuild_it(network, backbone):
     assert fresh.num_features == smaller.num_features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [0, 5, 20])
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_a_fresh_classifier_is_rebuilt_too(network, backbone, classes):

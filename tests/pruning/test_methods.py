@@ -6,9 +6,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from dgconv.errors import UserError
-from dgconv.pruning import PRUNING_METHODS, attach_pruning, pruning_of
+from dgconv.layers.method import pruning_methods
+from dgconv.pruning import attach_pruning, pruning_of
 from dgconv.pruning.base import units_left
-from dgconv.train.method import TrainingMethod
+from dgconv.train import controllers_of
 
 
 def weights(model):
@@ -33,20 +34,20 @@ def train_a_little(model, method, optimizer=None, progress=0.2):
     optimizer = optimizer or make_optimizer(model)
     model.train()
     for _ in range(3):
-        method.move_to(progress)
+        method.before_step(progress)
         loss = F.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.arange(8))
         if (penalty := method.penalty()) is not None:
             loss = loss + penalty
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        method.after_step()
+        method.after_update()
 
 
 def start(network, name, **amount):
     model = network()
     attach_pruning(model, name, **amount or {"rate": 0.25})
-    return model, TrainingMethod(model)
+    return model, controllers_of(model)
 
 
 @pytest.mark.parametrize(
@@ -69,16 +70,16 @@ def test_takes_the_same_share_of_each_layer_by_its_score(network, name, score):
 def test_scores_differ(network):
     """On filters made so that each method takes another one."""
     filters = torch.tensor([[3.0, 0, 0, 0], [1.1, 1.1, 1.1, 1.1], [0.0, 0, 0, 2.9], [1.0, 1, 1, 1.6], [9.0, 9, 9, 9]])
-    least = {name: PRUNING_METHODS[name].scores(None, filters).argmin().item() for name in ("l1", "sfp", "fpgm")}
+    least = {name: pruning_methods()[name].make.scores(None, filters).argmin().item() for name in ("l1", "sfp", "fpgm")}
     assert least == {"l1": 2, "sfp": 1, "fpgm": 3}
 
 
 @pytest.mark.parametrize(("name", "at"), [("l1", 1 / 3), ("ns", 1 / 2), ("sfp", 3 / 4)])
 def test_prunes_for_good_at_its_time(network, name, at):
     model, method = start(network, name)
-    method.move_to(at - 1e-3)
+    method.before_step(at - 1e-3)
     assert not any(zero.any() for zero in zero_filters(model))
-    method.move_to(at)
+    method.before_step(at)
     chosen = zero_filters(model)
     assert any(zero.any() for zero in chosen)
     assert not any(torch.equal(zero, torch.ones_like(zero)) for zero in chosen)
@@ -87,7 +88,7 @@ def test_prunes_for_good_at_its_time(network, name, at):
     assert all(map(torch.equal, zero_filters(model), chosen)), "nothing more, and nothing back"
 
 
-@pytest.mark.parametrize("name", PRUNING_METHODS)
+@pytest.mark.parametrize("name", pruning_methods())
 def test_pruned_channels_are_zero_whatever_the_momentum(network, name):
     model, method = start(network, name)
     optimizer = make_optimizer(model)
@@ -142,7 +143,7 @@ def test_sfp_evaluates_what_it_trains_where_convolutions_have_a_bias():
     nn.init.normal_(norm.bias)
     model = nn.Sequential(conv, norm, nn.ReLU(), nn.Conv2d(8, 4, 1))
     attach_pruning(model, "sfp", rate=0.25, input_size=(3, 8, 8))
-    TrainingMethod(model).end_epoch(0.1)
+    controllers_of(model).end_epoch(0.1)
     zero = zero_filters(model)[0]
     x = torch.randn(4, 3, 8, 8)
     for mode in (True, False):
@@ -171,7 +172,7 @@ def test_slimming_has_one_threshold_for_the_network(network):
     scales = torch.cat([norm.weight.detach().abs() for norm in norms])
     threshold = scales.sort().values[len(scales) // 2]
     expected = [norm.weight.detach().abs() < threshold for norm in norms]
-    method.move_to(0.5)
+    method.before_step(0.5)
     zeros = zero_filters(model)
     assert zeros[0].sum() == len(zeros[0]) - 1, "all but the one that a layer keeps"
     assert not zeros[-1].any()
@@ -188,11 +189,12 @@ def test_slimming_pushes_all_scales_until_it_prunes(network):
         assert torch.allclose(norm.weight.grad, 1e-5 * norm.weight.sign())
         assert norm.bias.grad is None
     assert model.conv1.weight.grad is None
-    method.move_to(0.5)
+    method.before_step(0.5)
     assert method.penalty() == 0
 
 
-@pytest.mark.parametrize("name", PRUNING_METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pruning_methods())
 def test_masks_are_in_the_state(network, name):
     model, _ = start(network, name)
     pruning_of(model).prune(model)

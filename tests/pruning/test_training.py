@@ -4,22 +4,24 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from dgconv import count_macs
 from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
-from dgconv.pruning import PRUNING_METHODS, cut, pruning_of
-from dgconv.train import Recipe, evaluate, resume, train
+from dgconv.layers.method import pruning_methods
+from dgconv.pruning import cut, pruning_of
+from dgconv.runs import RunFolder
+from dgconv.train import Recipe, evaluate, load_recipe, resume, train
 from dgconv.train.run import Run
 
 SMALL = {"model": "resnet20", "width": 8, "image_size": 8, "batch_size": 512, "epochs": 2}  # of 2 steps
 
 
-@pytest.mark.parametrize("method", PRUNING_METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", pruning_methods())
 def test_trains_prunes_and_cuts(tmp_path, method, capsys):
-    recipe = Recipe(**SMALL, prune=method, prune_budget=0.5)
+    recipe = Recipe.of(**SMALL, prune=method, prune_budget=0.5)
     result = train(recipe, tmp_path / "run")
     assert pruning_of(result.model).is_final
     smaller = cut(result.model)
@@ -28,22 +30,24 @@ def test_trains_prunes_and_cuts(tmp_path, method, capsys):
     torch.testing.assert_close(smaller(images), result.model(images), rtol=1e-5, atol=1e-5)
     again = evaluate(smaller, result.data.test)
     assert (again.error, again.loss) == pytest.approx((result.evaluation.error, result.evaluation.loss), rel=1e-4)
-    config = json.loads((tmp_path / "run" / "config.json").read_text())["model"]
+    config = RunFolder(tmp_path / "run").config["model"]
     assert (config["prune"], config["prune_budget"]) == (method, 0.5)
     main(["macs", str(tmp_path / "run"), "--json"])
     assert json.loads(capsys.readouterr().out)["macs"] == count_macs(smaller, result.data.input_size).macs
 
 
+@pytest.mark.slow
 def test_learns(tmp_path):
-    recipe = Recipe(**SMALL | {"batch_size": 32, "epochs": 4}, prune="sfp", prune_rate=0.5)
+    recipe = Recipe.of(**SMALL | {"batch_size": 32, "epochs": 4}, prune="sfp", prune_rate=0.5)
     assert train(recipe, tmp_path / "run").evaluation.error < 30
 
 
-@pytest.mark.parametrize("method", PRUNING_METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", pruning_methods())
 def test_resumed_it_ends_the_same(tmp_path, method):
-    recipe = Recipe(**SMALL, prune=method, prune_rate=0.5)
+    recipe = Recipe.of(**SMALL, prune=method, prune_rate=0.5)
     train(recipe, tmp_path / "whole")
-    expected = load_file(tmp_path / "whole" / "model.safetensors")
+    expected = RunFolder(tmp_path / "whole").weights()
     data = load_data("digits", image_size=8)
     for steps in (1, 2, 3):
         folder = tmp_path / str(steps)
@@ -56,30 +60,28 @@ def test_resumed_it_ends_the_same(tmp_path, method):
         run.save()
         run.writer.wait()
         resume(folder)
-        weights = load_file(folder / "model.safetensors")
+        weights = RunFolder(folder).weights()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in weights.items()), steps
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prune_rate": 0.5}, "say also how, with prune"),
+        ({"prune_rate": 0.5}, "say also how, with `prune`"),
         ({"prune": "l1", "prune_rate": 1.5}, "from 0 to below 1, got 1.5"),
         ({"prune": "l1", "prune_rate": 0.5, "prune_budget": 0.5}, "not both"),
     ],
 )
 def test_wrong_recipes(options, message):
     with pytest.raises(UserError, match=message):
-        Recipe(**options)
+        Recipe.of(**options)
 
 
 def test_recipe_file(tmp_path):
-    from dgconv.train.recipe import load_recipe
-
     path = tmp_path / "mine.toml"
-    path.write_text('model = "resnet20"\nprune = "fpgm"\nprune_rate = 0.4\n')
+    path.write_text('[model]\nname = "resnet20"\nprune = "fpgm"\nprune_rate = 0.4\n')
     recipe = load_recipe(path)
-    assert (recipe.prune, recipe.prune_rate) == ("fpgm", 0.4)
-    path.write_text('model = "resnet20"\nprune = "magic"\n')
-    with pytest.raises(UserError, match=r"prune must be 'l1' or 'sfp' or 'fpgm' or 'ns', got 'magic'"):
+    assert recipe.model.options == {"prune": "fpgm", "prune_rate": 0.4}
+    path.write_text('[model]\nname = "resnet20"\nprune = "magic"\n')
+    with pytest.raises(UserError, match=r"`prune` must be 'fpgm' or 'l1' or 'ns' or 'sfp', got 'magic'"):
         load_recipe(path)

@@ -1,19 +1,20 @@
 """Reports of really trained networks."""
 
-import json
 import shutil
 
 import pytest
 
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.report import gather, write_page
+from dgconv.runs import RunFolder
+from dgconv.train import Recipe
 
 FIGURES = ("training", "layer_rates", "time_split", "error_over_macs", "ablation")
 
 
 @pytest.fixture(scope="session")
 def report_runs(head_folder, global_folder):
-    return [RunFolder(folder, examples=64) for folder in (head_folder, global_folder)]
+    return [TrainedRun(folder, examples=64) for folder in (head_folder, global_folder)]
 
 
 @pytest.fixture(scope="session")
@@ -28,25 +29,16 @@ def report_file(contents, tmp_path_factory):
     return file
 
 
-@pytest.fixture(scope="session")
-def bare_folder(global_folder, tmp_path_factory):
-    """A run folder as it is often kept: without its weights."""
-    folder = tmp_path_factory.mktemp("bare")
-    for name in ("config.json", "metrics.jsonl"):
-        shutil.copy(global_folder / name, folder)
-    return folder
-
-
 @pytest.fixture
 def changed_folder(bare_folder, tmp_path):
-    """A copy of it with another config: what is given goes into its recipe, or beside it."""
+    """A copy of it with another recipe, if one is given, and whatever is to stand beside it."""
 
-    def change(recipe: dict, name: str = "changed", **beside) -> RunFolder:
+    def change(recipe: Recipe | None = None, name: str = "changed", **beside) -> TrainedRun:
         folder = tmp_path / name
         shutil.copytree(bare_folder, folder)
-        config = json.loads((folder / "config.json").read_text())
-        config["recipe"] |= recipe
-        (folder / "config.json").write_text(json.dumps(config | beside))
-        return RunFolder(folder)
+        run = RunFolder(folder)
+        given = {"recipe": recipe.to_dict()} if recipe else {}
+        run.rewrite_config(run.config | given | beside)
+        return TrainedRun(folder)
 
     return change

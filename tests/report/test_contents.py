@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import math
 import shutil
 from itertools import pairwise
@@ -12,18 +11,20 @@ import pytest
 from PIL import Image
 
 from dgconv import count_macs, create_model
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.data.sample import sample
 from dgconv.errors import UserError
 from dgconv.models import save_model
 from dgconv.report import ALL_FIGURES, count_steps, curves, gather, render
 from dgconv.report.page import duration, millions
+from dgconv.runs import RunFolder
+from dgconv.runs.metrics import read_metrics
 from dgconv.train import Recipe, train
 from dgconv.train.evaluate import evaluate
-from dgconv.train.logs import read_metrics
-from dgconv.train.recipe import load_recipe, reported_of
+from dgconv.train.recipe_files import load_recipe, reported_of
 
 
+@pytest.mark.slow
 def test_results(contents, report_runs):
     for section, run in zip(contents.sections, report_runs, strict=True):
         last, result = read_metrics(run.folder)[-1], section.result
@@ -41,9 +42,11 @@ def test_results(contents, report_runs):
         assert section.missing == []
 
 
-def test_runs_of_one_name_are_told_apart(changed_folder):
-    runs = [changed_folder({"epochs": 3 + number}, name=f"try{number}") for number in range(8)]
-    runs.append(changed_folder({"seed": 5}, name="other"))
+@pytest.mark.slow
+def test_runs_of_one_name_are_told_apart(bare_folder, changed_folder):
+    recipe = TrainedRun(bare_folder).recipe
+    runs = [changed_folder(recipe.changed(epochs=3 + number), name=f"try{number}") for number in range(8)]
+    runs.append(changed_folder(recipe.changed(seed=5), name="other"))
     contents = gather(runs, figures=())
     name = runs[0].recipe.title
     assert [section.title for section in contents.sections[:8]] == [f"{name} (try{number})" for number in range(8)]
@@ -54,11 +57,12 @@ def test_runs_of_one_name_are_told_apart(changed_folder):
         assert f".run-{number} {{" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["imagenet_resnet18_dgc", "cifar10_condensenet86_dgc"])
 def test_results_beside_the_paper(name, changed_folder):
     recipe, reported = load_recipe(name), reported_of(name)
     model = recipe.build_model(10 if "cifar" in name else 1000)
-    run = changed_folder(recipe.to_dict(), model=model.config, input_size=list(model.input_size))
+    run = changed_folder(recipe, model=model.config, input_size=list(model.input_size))
     contents = gather([run], figures=())
     result = contents.sections[0].result
     assert result.reported == reported
@@ -77,6 +81,7 @@ def test_results_beside_the_paper(name, changed_folder):
         assert f'data-value="{value}">{text}</td>' in page
 
 
+@pytest.mark.slow
 def test_layers(contents, report_runs):
     for section, run in zip(contents.sections, report_runs, strict=True):
         table, count = section.layers, run.macs("paper")
@@ -172,7 +177,7 @@ def test_a_picture_is_as_small_as_can_be(contents):
 
 def test_steps_are_told(bare_folder):
     told = []
-    runs = [RunFolder(bare_folder), RunFolder(bare_folder)]
+    runs = [TrainedRun(bare_folder), TrainedRun(bare_folder)]
     gather(runs, figures=("layer_rates", "error_over_macs"), tell=told.append)
     assert len(told) == count_steps(2, ("layer_rates", "error_over_macs")) == 7
     assert told[2] == f"condensenet20_dgcg-digits, seed 1 ({bare_folder.name}): layer rates"
@@ -180,9 +185,9 @@ def test_steps_are_told(bare_folder):
 
 
 def test_without_weights(bare_folder, global_folder):
-    section = gather([RunFolder(bare_folder)], figures=("training", "maps")).sections[0]
+    section = gather([TrainedRun(bare_folder)], figures=("training", "maps")).sections[0]
     assert section.result.error == read_metrics(global_folder)[-1]["test_error"]
-    assert section.result.cost.macs["paper"] == count_macs(RunFolder(bare_folder).untrained_model, (3, 16, 16)).macs
+    assert section.result.cost.macs["paper"] == count_macs(TrainedRun(bare_folder).untrained_model, (3, 16, 16)).macs
     assert section.layers.times is None
     assert section.layers.images_recorded == 0
     assert [picture.name for picture in section.pictures] == ["training"]
@@ -196,23 +201,23 @@ def test_without_weights(bare_folder, global_folder):
 def test_without_data(head_folder, tmp_path):
     """The weights are there, the images are not."""
     shutil.copytree(head_folder, tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    config["recipe"] |= {"data": "cifar10", "data_dir": str(tmp_path / "gone"), "image_size": None}
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
-    section = gather([RunFolder(tmp_path / "run")], figures=()).sections[0]
+    run = RunFolder(tmp_path / "run")
+    recipe = Recipe.of_run(run).changed(data="cifar10", data_dir=str(tmp_path / "gone"), image_size=None)
+    run.rewrite_config(run.config | {"recipe": recipe.to_dict()})
+    section = gather([TrainedRun(tmp_path / "run")], figures=()).sections[0]
     assert [one.what for one in section.missing] == ["kept shares recorded on the test images", "time by layer"]
     assert section.result.cost is not None
 
 
 @pytest.mark.parametrize("environment", [None, {}, {"items": 1}])
 def test_an_odd_environment(environment, changed_folder):
-    page = render(gather([changed_folder({}, environment=environment)], figures=()))
+    page = render(gather([changed_folder(environment=environment)], figures=()))
     assert ("trained: items" in page) == (environment == {"items": 1})
 
 
 def test_a_model_from_elsewhere(tmp_path):
     save_model(create_model("condensenet20_dgc", stages=(1,), growth=(4,)), tmp_path, imported_from="<b>file</b>")
-    contents = gather([RunFolder(tmp_path)], figures=("training",))
+    contents = gather([TrainedRun(tmp_path)], figures=("training",))
     (section,) = contents.sections
     assert contents.charts == []
     assert section.result.cost.macs["paper"] > 0
@@ -225,9 +230,9 @@ def test_a_model_from_elsewhere(tmp_path):
 
 
 def test_a_pruned_network_is_shown_as_it_runs(tmp_path):
-    recipe = Recipe(model="resnet20", width=4, image_size=8, epochs=1, batch_size=512, prune="l1", prune_rate=0.5)
+    recipe = Recipe.of(model="resnet20", width=4, image_size=8, epochs=1, batch_size=512, prune="l1", prune_rate=0.5)
     train(recipe, tmp_path / "run")
-    (section,) = gather([RunFolder(tmp_path / "run")], figures=()).sections
+    (section,) = gather([TrainedRun(tmp_path / "run")], figures=()).sections
     cost, table = section.result.cost, section.layers
     assert cost.macs["paper"] < 0.7 * cost.dense_macs["paper"]
     assert table.count.macs == cost.macs["paper"]
@@ -241,7 +246,7 @@ def test_damaged_metrics(line, bare_folder, tmp_path):
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl.*[Rr]emove"):
-        gather([RunFolder(tmp_path / "run")], figures=())
+        gather([TrainedRun(tmp_path / "run")], figures=())
 
 
 def test_words():

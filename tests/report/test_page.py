@@ -5,8 +5,9 @@ import json
 import pytest
 from browser import DESKTOP, PHONE, overflows_sideways, save_screenshot
 
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.report import gather, write_page
-from dgconv.train.logs import read_metrics
+from dgconv.runs.metrics import read_metrics
 
 HOSTILE = """</script><script>window.hacked = 1</script><img src=x onerror="hacked = 1">'" $\\frac$ [/b] {{ 7 * 7 }}"""
 
@@ -33,6 +34,7 @@ def page(browser_page, report_file):
     return page
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_runs(page, report_runs):
     assert page.locator(".results tbody tr").count() == len(report_runs)
     last = [read_metrics(run.folder)[-1] for run in report_runs]
@@ -51,6 +53,7 @@ def test_numbers_are_those_of_the_runs(page, report_runs):
         assert page.locator(f"{table} tfoot td:nth-child(5)").text_content() == f"{float(total) / 1e6:.4f}M"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heading", ["#", "Output", "MACs", "Kept share", "Time, µs"])
 def test_tables_sort(page, heading):
     table = "section[aria-labelledby=run-2] .layers"
@@ -76,6 +79,7 @@ def test_tables_sort(page, heading):
     assert len(set(names)) == len(before), "no row lost"
 
 
+@pytest.mark.slow
 def test_only_the_clicked_table_sorts(page):
     page.locator("section[aria-labelledby=run-1] .layers thead th:nth-child(5) button").click()
     numbers = values(page, "section[aria-labelledby=run-2] .layers", "#")
@@ -102,6 +106,7 @@ def test_curves_can_be_read(page, report_runs):
     assert said.text_content().startswith("epoch 2: ")
 
 
+@pytest.mark.slow
 def test_figures_are_there_and_grow(page, contents):
     shown = page.locator("img")
     assert shown.count() == sum(len(section.pictures) for section in contents.sections) + len(contents.pictures)
@@ -120,6 +125,7 @@ def colour(page, selector: str, name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.removeprefix("rgb(").removesuffix(")").split(","))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system_is_dark", [False, True])
 def test_light_and_dark(browser_page, report_file, system_is_dark):
     page = browser_page(DESKTOP, dark=system_is_dark)
@@ -141,6 +147,7 @@ def test_light_and_dark(browser_page, report_file, system_is_dark):
     assert looks_dark() == system_is_dark
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize(("device", "size"), [("phone", PHONE), ("desktop", DESKTOP)])
 def test_fits_the_screen(browser_page, report_file, device, size, dark):
@@ -167,9 +174,10 @@ def test_prints(browser_page, report_file):
     assert box.evaluate("box => box.scrollHeight <= box.clientHeight"), "every row is on paper"
 
 
-def test_hostile_run_folder(browser_page, changed_folder, tmp_path):
+@pytest.mark.slow
+def test_hostile_run_folder(browser_page, bare_folder, changed_folder, tmp_path):
     run = changed_folder(
-        {"name": HOSTILE},
+        TrainedRun(bare_folder).recipe.changed(name=HOSTILE),
         name="<b>folder",
         environment={"<i>": "<u>", "hardware": HOSTILE},
         note="</pre><script>hacked=1",

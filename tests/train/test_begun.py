@@ -1,19 +1,22 @@
 """Trainings of which some were begun before: the same call is made again until all is done."""
 
 import errno
-from dataclasses import replace
 
 import pytest
 import torch
 
+from dgconv.cli import resume_command, told
 from dgconv.errors import UserError
+from dgconv.runs import RunFolder
+from dgconv.runs.checkpoint import load_checkpoint
+from dgconv.runs.lock import content_of
+from dgconv.runs.names import CHECKPOINT
 from dgconv.train import Recipe, Stopped, TimeLimit, train, train_all
-from dgconv.train.checkpoint import CHECKPOINT, disk_trouble, load_checkpoint
-from dgconv.train.folder_lock import content_of
+from dgconv.train.engine import _disk_trouble
 from dgconv.train.side_by_side import Silent
 
 SMALL = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
-RECIPES = [Recipe(**SMALL, seed=seed) for seed in range(3)]
+RECIPES = [Recipe.of(**SMALL, seed=seed) for seed in range(3)]
 
 
 def same_weights(first, second):
@@ -21,6 +24,7 @@ def same_weights(first, second):
     return all(torch.equal(one, other) for one, other in pairs)
 
 
+@pytest.mark.slow
 def test_begins_and_goes_on_until_all_is_done(tmp_path):
     class Starts(Silent):
         def __init__(self):
@@ -35,9 +39,10 @@ def test_begins_and_goes_on_until_all_is_done(tmp_path):
         is_over = property(lambda self: 1 in first.told)
 
     first, second = Starts(), Starts()
-    jobs = [(recipe, tmp_path / f"run{recipe.seed}") for recipe in RECIPES]
-    with pytest.raises(Stopped, match=r"--resume .*run1 .*run2$") as stopped:
+    jobs = [(recipe, tmp_path / f"run{recipe.training.seed}") for recipe in RECIPES]
+    with pytest.raises(Stopped, match=r"run1, .*run2$") as stopped:
         train_all(jobs, resuming="begun", watcher=first, time_limit=Soon(1.0))
+    assert stopped.value.folders == [folder for _, folder in jobs[1:]]
     assert stopped.value.telling("Again.") == "stopped after 1 minute and saved. Again."
     assert [load_checkpoint(folder).position.epoch for _, folder in jobs[:2]] == [1, 0]
     assert not jobs[2][1].exists(), "nothing is left of one that was not begun"
@@ -48,15 +53,17 @@ def test_begins_and_goes_on_until_all_is_done(tmp_path):
     assert second.told[1] == steps_done
     assert second.told[2] == 0
     for recipe, result in zip(RECIPES, results, strict=True):
-        assert same_weights(result, train(recipe, tmp_path / f"alone{recipe.seed}"))
+        assert same_weights(result, train(recipe, tmp_path / f"alone{recipe.training.seed}"))
 
 
 def test_folders_with_spaces_are_named_so_that_a_shell_takes_them(tmp_path):
     folder = tmp_path / "my runs"
-    with pytest.raises(Stopped, match=r"--resume '.*my runs'$"):
+    with pytest.raises(Stopped) as stopped:
         train_all([(RECIPES[0], folder)], time_limit=TimeLimit(1e-9))
-    error = disk_trouble(OSError(errno.ENOSPC, "No space left on device"), [folder])
-    assert str(error).endswith(f"dgconv train --resume '{folder}'")
+    assert resume_command(stopped.value.folders) == f"dgconv train --resume '{folder}'"
+    error = _disk_trouble(OSError(errno.ENOSPC, "No space left on device"), [folder])
+    assert error.resume == [folder]
+    assert told(error).endswith(f"dgconv train --resume '{folder}'")
 
 
 def test_leftovers_go_and_what_others_put_there_stays(tmp_path):
@@ -95,10 +102,10 @@ def test_hidden_folders_and_what_links_lead_to_stay(tmp_path, others):
 def test_a_network_without_its_checkpoint_is_not_trained_over(tmp_path):
     train(RECIPES[0], tmp_path)
     (tmp_path / CHECKPOINT).unlink()
-    weights = (tmp_path / "model.safetensors").read_bytes()
+    weights = RunFolder(tmp_path).weights_file.read_bytes()
     with pytest.raises(UserError, match="holds a trained network, but no checkpoint"):
-        train_all([(replace(RECIPES[0], seed=5), tmp_path)], resuming="begun")
-    assert (tmp_path / "model.safetensors").read_bytes() == weights
+        train_all([(RECIPES[0].changed(seed=5), tmp_path)], resuming="begun")
+    assert RunFolder(tmp_path).weights_file.read_bytes() == weights
 
 
 def test_another_recipe_is_refused(tmp_path):

@@ -34,7 +34,7 @@ def photos(tmp_path):
 
 
 def recipe_for(photos, **options):
-    return Recipe(**SMALL | {"data": "folder", "data_dir": str(photos), "skip_corrupt_images": True} | options)
+    return Recipe.of(**SMALL | {"data": "folder", "data_dir": str(photos), "skip_corrupt_images": True} | options)
 
 
 def metrics_of(folder):
@@ -93,12 +93,13 @@ def test_a_run_that_a_corrupt_image_stopped_goes_on_without_it(photos, tmp_path)
     run.writer.wait()
     for path, content in bad.items():
         path.write_bytes(content)
-    with pytest.raises(UserError, match="--skip-corrupt-images"):
+    with pytest.raises(UserError, match="`skip_corrupt_images`"):
         resume(tmp_path)
     main(["train", "--resume", str(tmp_path), "--skip-corrupt-images"])
     assert [line["skipped_images"] for line in metrics_of(tmp_path)] == [None, 2]
 
 
+@pytest.mark.slow
 def test_the_command_line_says_which_and_how_many(photos, tmp_path):
     small = ["--stages", "1", "--growth", "4", "--image-size", "16", "--epochs", "1", "--batch-size", "4"]
     options = ["--data", "folder", "--data-dir", str(photos), "--workers", "2", *small]

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import timedelta
 
 import psutil
@@ -17,12 +16,14 @@ from processes import FORKSERVER
 from safetensors.torch import load_file
 from torch.multiprocessing import start_processes
 
-from dgconv.analysis.macs import count_macs
+from dgconv.cost.macs import count_macs
 from dgconv.data import load_data
 from dgconv.errors import UserError
+from dgconv.layers.controller import Place
 from dgconv.models import create_model
+from dgconv.runs.checkpoint import load_checkpoint
+from dgconv.runs.names import CHECKPOINT
 from dgconv.train import Recipe, side_by_side, train, train_all
-from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
 from dgconv.train.diagnose import Diverged
 from dgconv.train.distributed import exiting_at_once, synchronize_batch_norm
 from dgconv.train.run import Run, refuse_mistakes
@@ -35,14 +36,14 @@ def one_step(folder, model, shard=(0, 1)):
     folder.mkdir(exist_ok=True)
     torch.set_default_dtype(torch.float64)
     try:
-        run = Run(Recipe(model=model, **OPTIONS), folder, load_data("digits", image_size=8), torch.device("cpu"))
+        run = Run(Recipe.of(model=model, **OPTIONS), folder, load_data("digits", image_size=8), torch.device("cpu"))
         batches = run.data.train.batches(64, train=True, generator=torch.Generator().manual_seed(0), shard=shard)
         x, target = next(iter(batches))
         run.optimizer.step = lambda: None
         saliencies = run._train(x.double(), target)
-        if run.threshold:
-            run.threshold.add(saliencies)
-        threshold = run.threshold.update(1.0)
+        steps = run.steps_per_epoch
+        run.controllers.after_step(saliencies, Place(0, steps - 1, steps))
+        threshold = run.controllers.end_epoch(1.0)
     finally:
         torch.set_default_dtype(torch.float32)
     gradients = {name: parameter.grad.clone() for name, parameter in run.model.named_parameters()}
@@ -58,6 +59,7 @@ def in_a_group(rank, folder, model):
     os._exit(0)  # a thread of torch's that still runs would now and then abort a plain exit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["condensenet20_dgc", "condensenet20_dgcg"])
 def test_two_processes_give_the_gradients_of_one(tmp_path, model):
     expected, threshold = one_step(tmp_path / "alone", model)
@@ -76,12 +78,12 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, model):
 )
 def test_batches_that_processes_cannot_share_evenly_are_refused(batch_size, message, tmp_path, monkeypatch):
     monkeypatch.setattr("dgconv.train.run.world_size", lambda: 2)
-    recipe, data = Recipe(model="condensenet20", **OPTIONS), load_data("digits", image_size=8)
+    recipe, data = Recipe.of(model="condensenet20", **OPTIONS), load_data("digits", image_size=8)
     refuse_mistakes(recipe, tmp_path, data, None)
     with pytest.raises(UserError, match=message):
-        refuse_mistakes(replace(recipe, batch_size=batch_size), tmp_path, data, None)
+        refuse_mistakes(recipe.changed(batch_size=batch_size), tmp_path, data, None)
     with pytest.raises(UserError, match=message):
-        Run(replace(recipe, batch_size=batch_size), tmp_path, data, torch.device("cpu"))
+        Run(recipe.changed(batch_size=batch_size), tmp_path, data, torch.device("cpu"))
 
 
 def test_what_is_synchronized_evaluates_and_costs_the_same():
@@ -97,14 +99,15 @@ def in_a_group_with_clocks_of_their_own(rank, folder):
     meet, timeout = f"file://{folder}/meet", timedelta(seconds=30)
     torch.distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=2, timeout=timeout)
     side_by_side.LOOK_EVERY = -1.0 if rank == 0 else 1e9
-    recipe = Recipe(model="condensenet20", **OPTIONS)
+    recipe = Recipe.of(model="condensenet20", **OPTIONS)
     try:
-        train_all([(replace(recipe, learning_rate=1e20), folder / "bad"), (recipe, folder / "good")])
+        train_all([(recipe.changed(learning_rate=1e20), folder / "bad"), (recipe, folder / "good")])
     except Diverged as diverged:
         (folder / f"{rank}.txt").write_text(str(diverged))
     os._exit(0)
 
 
+@pytest.mark.slow
 def test_ranks_drop_a_network_that_diverges_together(tmp_path):
     arguments = {"nprocs": 2, "start_method": FORKSERVER.get_start_method()}
     start_processes(in_a_group_with_clocks_of_their_own, (tmp_path,), **arguments)
@@ -163,11 +166,12 @@ def test_a_process_of_torchrun_ends_at_once_with_its_status(monkeypatch, ends, s
     assert ended.value.args == (status,)
 
 
+@pytest.mark.slow
 def test_torchrun_trains_as_one_process_does(tmp_path):
     done = subprocess.run(torchrun(tmp_path / "two"), capture_output=True, text=True, env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
     recipe = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 3}
-    train(Recipe(**recipe), tmp_path / "one")
+    train(Recipe.of(**recipe), tmp_path / "one")
     one, two = (
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("one", "two")
@@ -178,6 +182,7 @@ def test_torchrun_trains_as_one_process_does(tmp_path):
     assert done.stdout.count("top-1 error") == 1, "rank 0 alone reports"
 
 
+@pytest.mark.slow
 def test_ranks_stop_together_when_their_time_is_over(tmp_path):
     folder = tmp_path / "run"
     command = [*torchrun(folder, "--max-restarts", "1", epochs=50), "--stop-after", "0.01"]
@@ -187,6 +192,7 @@ def test_ranks_stop_together_when_their_time_is_over(tmp_path):
     assert 0 < load_checkpoint(folder).position.epoch < 50
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
     folder = tmp_path / "run"
     process = subprocess.Popen(

@@ -1,7 +1,6 @@
 """The loop, on real digits, in small."""
 
 import gc
-import json
 import signal
 import threading
 import weakref
@@ -16,12 +15,13 @@ from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
 from dgconv.layers.select import set_pruning_rate
-from dgconv.models.storage import save_weights
-from dgconv.train import Recipe, engine, evaluate, resume, run_state, side_by_side, train, train_all
-from dgconv.train.checkpoint import CHECKPOINT, load_checkpoint
+from dgconv.runs import RunFolder
+from dgconv.runs.checkpoint import load_checkpoint
+from dgconv.train import Recipe, engine, evaluate, resume, side_by_side, train, train_all
 from dgconv.train.diagnose import Diverged
 from dgconv.train.engine import _Loader
 from dgconv.train.evaluate import Evaluator
+from dgconv.train.recipe import DataTable
 from dgconv.train.run import Run
 from dgconv.train.side_by_side import Silent
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
@@ -30,9 +30,10 @@ SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size"
 
 
 def run(folder, **options):
-    return train(Recipe(**SMALL | options), folder)
+    return train(Recipe.of(**SMALL | options), folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "error_below"),
     [("condensenet20_dgc", 30), ("condensenet20_dgcg", 30), ("condensenet20_sgc", 30), ("condensenet20", 20)],
@@ -43,7 +44,7 @@ def test_learns_and_repeats_its_number(tmp_path, name, error_below):
     again = evaluate(load_model(tmp_path / "run"), result.data.test)
     assert again.loss == pytest.approx(result.evaluation.loss, rel=1e-4)  # in another memory format
     assert (again.error, again.pruned_share) == (result.evaluation.error, result.evaluation.pruned_share)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = RunFolder(tmp_path / "run").metrics
     assert [line["epoch"] for line in lines] == list(range(1, 9))
     assert lines[-1]["test_error"] == result.evaluation.error
     assert lines[-1]["train_loss"] < lines[0]["train_loss"] / 2
@@ -55,6 +56,7 @@ def test_learns_and_repeats_its_number(tmp_path, name, error_below):
         assert [line["threshold"] is not None for line in lines] == [False, True] * 4
 
 
+@pytest.mark.slow
 def test_same_seed_same_run(tmp_path):
     first, second, other = (
         run(tmp_path / name, epochs=1, seed=seed).model.state_dict() for name, seed in (("a", 3), ("b", 3), ("c", 4))
@@ -69,23 +71,26 @@ def test_ends_at_the_full_rate(tmp_path):
         assert int(layer.gate.keep) == keep_count(layer.in_channels, 0.5)
 
 
+@pytest.mark.slow
 def test_several_networks_one_after_another(tmp_path):
-    recipes = [Recipe(**SMALL, epochs=1, seed=seed) for seed in (0, 1)]
-    results = train_all([(recipe, tmp_path / str(recipe.seed)) for recipe in recipes])
+    recipes = [Recipe.of(**SMALL, epochs=1, seed=seed) for seed in (0, 1)]
+    results = train_all([(recipe, tmp_path / str(recipe.training.seed)) for recipe in recipes])
     alone = run(tmp_path / "alone", epochs=1, seed=1)
     assert [result.folder.name for result in results] == ["0", "1"]
     for name, tensor in alone.model.state_dict().items():
         assert torch.equal(tensor, results[1].model.state_dict()[name]), "a network's company changes nothing"
 
 
+@pytest.mark.slow
 def test_a_time_limit_leaves_all_networks_to_be_resumed(tmp_path):
     """Those too that were still waiting for their turn; and what diverged is not forgotten."""
     recipes = [
-        Recipe(**SMALL, epochs=1, learning_rate=rate, seed=seed) for rate, seed in ((1e20, 0), (0.1, 0), (0.1, 1))
+        Recipe.of(**SMALL, epochs=1, learning_rate=rate, seed=seed) for rate, seed in ((1e20, 0), (0.1, 0), (0.1, 1))
     ]
     jobs = [(recipe, tmp_path / str(number)) for number, recipe in enumerate(recipes)]
-    with pytest.raises(Stopped, match=r"stopped after 1e-09 minutes and saved\. To go on: .*/1 .*/2$") as stopped:
+    with pytest.raises(Stopped, match=r"stopped after 1e-09 minutes and saved\. .*/1, .*/2$") as stopped:
         train_all(jobs[1:], time_limit=TimeLimit(1e-9))
+    assert stopped.value.folders == [folder for _, folder in jobs[1:]]
     assert stopped.value.exit_status == 0
     assert [load_checkpoint(folder).position.step for _, folder in jobs[1:]] == [1, 0]
     results = train_all(jobs[1:], resuming=True)
@@ -97,8 +102,9 @@ def test_a_time_limit_leaves_all_networks_to_be_resumed(tmp_path):
         is_over = property(lambda self: "1 begins" in notes.told)
 
     notes, late = Notes(), [jobs[0], (recipes[1], tmp_path / "late")]
-    with pytest.raises(Stopped, match=r"(?s)--resume .*/late\n.*diverged") as stopped:
+    with pytest.raises(Stopped, match=r"(?s)/late\n.*diverged") as stopped:
         train_all(late, watcher=notes, time_limit=Late(1.0))
+    assert stopped.value.folders == [tmp_path / "late"]
     assert stopped.value.exit_status == 2
 
 
@@ -132,8 +138,8 @@ def test_nor_one_that_began_until_the_folder_was_locked(tmp_path, monkeypatch):
     ("options", "message"),
     [
         ({"model": "condensenet20", "generator_weight_decay": 0.0}, "is for networks with dynamic layers"),
-        ({"image_size": 2}, "cannot be trained on images of 2 x 2 pixels in batches of 32: .* --image-size"),
-        ({"image_size": 4, "batch_size": 1}, "4 x 4 pixels in batches of 1: .* --batch-size"),
+        ({"image_size": 2}, "cannot be trained on images of 2 x 2 pixels in batches of 32: .* `image_size`"),
+        ({"image_size": 4, "batch_size": 1}, "4 x 4 pixels in batches of 1: .* `batch_size`"),
     ],
     ids=["option", "too small", "too few"],
 )
@@ -152,7 +158,7 @@ def test_folders_may_be_strings_and_new(tmp_path):
 
 
 def test_a_resumed_run_is_watched_too(tmp_path):
-    jobs = [(Recipe(**SMALL | {"batch_size": 512}, epochs=2), tmp_path / "run")]
+    jobs = [(Recipe.of(**SMALL | {"batch_size": 512}, epochs=2), tmp_path / "run")]
     with pytest.raises(Stopped):
         train_all(jobs, watcher=Notes(epochs_until_stop=1))
     notes = Notes()
@@ -171,30 +177,34 @@ class SeesLosses(Silent):
 def test_no_loss_is_shown_of_an_epoch_that_has_not_begun(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "LOOK_EVERY", -1.0)
     watcher = SeesLosses()
-    train(Recipe(**SMALL | {"epochs": 2, "batch_size": 512}), tmp_path / "run", watcher=watcher)
+    train(Recipe.of(**SMALL | {"epochs": 2, "batch_size": 512}), tmp_path / "run", watcher=watcher)
     assert len(watcher.losses) == 4, "one a step"
     assert min(watcher.losses) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("had_room", "message"),
     [
         (False, r"No space left on device\. There is no checkpoint yet.*remove the run folder and train again"),
-        (True, r"No space left on device\. The last checkpoint is kept.*dgconv train --resume .*run$"),
+        (True, r"No space left on device\. The last checkpoint is kept.*dgconv\.train\.resume\('.*run'\)$"),
     ],
 )
 def test_a_full_disk_is_told_with_what_is_kept(tmp_path, monkeypatch, had_room, message):
     """With room for one checkpoint, or none."""
 
-    def full(path, tensors):
-        if not had_room or (path.parent / CHECKPOINT).exists():
-            raise OSError(28, "No space left on device")
-        save_weights(path, tensors)
+    write_weights = RunFolder.write_weights
 
-    monkeypatch.setattr(run_state, "save_weights", full)
+    def full(folder, tensors):
+        if not had_room or folder.has_checkpoint:
+            raise OSError(28, "No space left on device")
+        write_weights(folder, tensors)
+
+    monkeypatch.setattr(RunFolder, "write_weights", full)
     options = {"epochs": 3, "batch_size": 512}
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as ended:
         run(tmp_path / "run", **options)
+    assert ended.value.resume == ([tmp_path / "run"] if had_room else [])
     if had_room:
         monkeypatch.undo()
         assert resume(tmp_path / "run").evaluation == run(tmp_path / "alone", **options).evaluation
@@ -291,38 +301,38 @@ def test_a_planned_stop_is_no_failure_but_a_network_that_diverged_is(tmp_path):
 
 @pytest.mark.parametrize("minutes", [0, -1, float("nan")])
 def test_a_time_limit_lies_ahead(minutes):
-    with pytest.raises(UserError, match="--stop-after takes a number of minutes above 0, got"):
+    with pytest.raises(UserError, match="`stop_after` takes a number of minutes above 0, got"):
         TimeLimit(minutes)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"epochs": 0}, "epochs must be a whole number from 1 to 1000000000, got 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number from 1 to 1000000000, got 0"),
-        ({"epochs": 2.5}, "epochs must be a whole number from 1 to 1000000000, got 2.5"),
-        ({"epochs": None}, "epochs must be a whole number from 1 to 1000000000, got None"),
-        ({"learning_rate": -1.0}, r"learning_rate must be a number from 0 to 1e\+30, got -1.0"),
-        ({"learning_rate": 1e300}, r"learning_rate must be a number from 0 to 1e\+30, got 1e\+300"),
-        ({"weight_decay": float("nan")}, r"weight_decay must be a number from 0 to 1e\+30, got nan"),
-        ({"angle_weight": float("nan")}, r"angle_weight must be a number from 0 to 1e\+30, got nan"),
-        ({"lasso_weight": float("inf")}, r"lasso_weight must be a number from 0 to 1e\+30, got inf"),
-        ({"checkpoint_minutes": -1.0}, r"checkpoint_minutes must be a number from 0 to 1e\+30, got -1.0"),
-        ({"momentum": 1.0}, "momentum must be from 0 to below 1, got 1.0"),
-        ({"clip_gradients": 0.0}, r"clip_gradients must be above 0 and up to 1e\+30, got 0.0; leave it out"),
-        ({"image_size": 0}, "image_size must be a whole number from 1 to 1000000, got 0"),
-        ({"seed": 10**23}, "seed must be a whole number from -4294967296 to 4294967296, got 10000"),
+        ({"epochs": 0}, "`epochs` must be a whole number from 1 to 1000000000, got 0"),
+        ({"batch_size": 0}, "`batch_size` must be a whole number from 1 to 1000000000, got 0"),
+        ({"epochs": 2.5}, "`epochs` must be a whole number from 1 to 1000000000, got 2.5"),
+        ({"epochs": None}, "`epochs` must be a whole number from 1 to 1000000000, got None"),
+        ({"learning_rate": -1.0}, r"`learning_rate` must be a number from 0 to 1e\+30, got -1.0"),
+        ({"learning_rate": 1e300}, r"`learning_rate` must be a number from 0 to 1e\+30, got 1e\+300"),
+        ({"weight_decay": float("nan")}, r"`weight_decay` must be a number from 0 to 1e\+30, got nan"),
+        ({"angle_weight": float("nan")}, r"`angle_weight` must be a number from 0 to 1e\+30, got nan"),
+        ({"lasso_weight": float("inf")}, r"`lasso_weight` must be a number from 0 to 1e\+30, got inf"),
+        ({"checkpoint_minutes": -1.0}, r"`checkpoint_minutes` must be a number from 0 to 1e\+30, got -1.0"),
+        ({"momentum": 1.0}, "`momentum` must be from 0 to below 1, got 1.0"),
+        ({"clip_gradients": 0.0}, r"`clip_gradients` must be above 0 and up to 1e\+30, got 0.0; leave it out"),
+        ({"image_size": 0}, "`image_size` must be a whole number from 1 to 1000000, got 0"),
+        ({"seed": 10**23}, "`seed` must be a whole number from -4294967296 to 4294967296, got 10000"),
     ],
 )
 def test_wrong_recipes(options, message):
     with pytest.raises(UserError, match=message):
-        Recipe(**options)
+        Recipe.of(**options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"no GPU is to be seen.*Use the device cpu"):
-        train(Recipe(**SMALL, epochs=1), tmp_path / "run", device="cuda")
+        train(Recipe.of(**SMALL, epochs=1), tmp_path / "run", device="cuda")
     assert not (tmp_path / "run").exists()
 
 
@@ -330,7 +340,7 @@ def test_tensorboard_says_what_metrics_jsonl_says(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     run(tmp_path / "run", epochs=2)
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = RunFolder(tmp_path / "run").metrics
     for name in ("train_loss", "test_error", "pruned_share", "learning_rate"):
         scalars = events.Scalars(name)
         assert [scalar.value for scalar in scalars] == pytest.approx([line[name] for line in lines], rel=1e-6)
@@ -363,13 +373,15 @@ class Notes(Silent):
 WITH_DROPOUT = {"model": "mobilenetv2", "width": 0.25, "image_size": 8, "batch_size": 256, "downsample": (1, 2, 3)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [SMALL, WITH_DROPOUT], ids=["dgc", "dropout"])
 def test_side_by_side(tmp_path, options):
     """As a GPU has it: a step of each in turn, evaluations begun before any is waited for; stopped and resumed."""
-    jobs = [(Recipe(**options, epochs=2, seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
+    jobs = [(Recipe.of(**options, epochs=2, seed=seed), tmp_path / str(seed)) for seed in (0, 1)]
     first, second = Notes(epochs_until_stop=2), Notes()
-    with pytest.raises(Stopped, match=r"--resume .*/0 .*/1$"):
+    with pytest.raises(Stopped) as stopped:
         train_all(jobs, side_by_side=2, watcher=first)
+    assert stopped.value.folders == [folder for _, folder in jobs]
     results = train_all(jobs, side_by_side=2, watcher=second, resuming=True)
     assert first.told == ["0 begins", "1 begins", (0, 1), (1, 1)]
     assert second.told == ["0 begins", "1 begins", (0, 2), (1, 2)]
@@ -377,14 +389,15 @@ def test_side_by_side(tmp_path, options):
     for name, tensor in alone.model.state_dict().items():
         assert torch.equal(tensor, results[1].model.state_dict()[name])
     assert results[1].evaluation == alone.evaluation
-    told = [json.loads((tmp_path / name / "config.json").read_text())["environment"] for name in ("1", "alone")]
+    told = [RunFolder(tmp_path / name).config["environment"] for name in ("1", "alone")]
     assert [environment.get("side_by_side") for environment in told] == [2, None]
 
 
+@pytest.mark.slow
 def test_when_one_is_done_the_next_begins(tmp_path):
-    recipes = [Recipe(**SMALL, epochs=epochs, seed=seed) for seed, epochs in enumerate((2, 1, 1))]
+    recipes = [Recipe.of(**SMALL, epochs=epochs, seed=seed) for seed, epochs in enumerate((2, 1, 1))]
     notes = Notes()
-    results = train_all([(r, tmp_path / str(r.seed)) for r in recipes], side_by_side=2, watcher=notes)
+    results = train_all([(r, tmp_path / str(r.training.seed)) for r in recipes], side_by_side=2, watcher=notes)
     assert notes.told == ["0 begins", "1 begins", (0, 1), (1, 1), "2 begins", (0, 2), (2, 1)]
     assert [result.folder.name for result in results] == ["0", "1", "2"]
     alone = run(tmp_path / "alone", epochs=1, seed=2)
@@ -393,14 +406,15 @@ def test_when_one_is_done_the_next_begins(tmp_path):
 
 
 def test_a_network_alone_is_not_side_by_side_with_any(tmp_path):
-    train_all([(Recipe(**SMALL | {"batch_size": 512}, epochs=1), tmp_path / "run")], side_by_side=4)
-    assert "side_by_side" not in json.loads((tmp_path / "run" / "config.json").read_text())["environment"]
+    train_all([(Recipe.of(**SMALL | {"batch_size": 512}, epochs=1), tmp_path / "run")], side_by_side=4)
+    assert "side_by_side" not in RunFolder(tmp_path / "run").config["environment"]
 
 
 def test_a_stop_saves_what_waits_where_it_begins(tmp_path):
-    jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(3)]
-    with pytest.raises(Stopped, match=r"--resume .*/0 .*/1 .*/2$"):
+    jobs = [(Recipe.of(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(3)]
+    with pytest.raises(Stopped) as stopped:
         train_all(jobs, side_by_side=2, watcher=Notes(epochs_until_stop=2))
+    assert stopped.value.folders == [folder for _, folder in jobs]
     assert [load_checkpoint(folder).position.epoch for _, folder in jobs] == [1, 1, 0]
 
 
@@ -408,14 +422,14 @@ def test_a_stop_saves_what_waits_where_it_begins(tmp_path):
     ("options", "message"),
     [
         ({"model": "condensenet20", "generator_weight_decay": 0.0}, "is for networks with dynamic layers"),
-        ({"mac_budget": 0.5}, "mac_budget is for methods whose cost comes out of training"),
+        ({"mac_budget": 0.5}, "`mac_budget` is for methods whose cost comes out of training"),
         ({"heads": 3}, "heads must divide out_channels"),
     ],
     ids=["decay", "budget", "heads"],
 )
 def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path, options, message):
     notes = Notes()
-    recipes = {"good": Recipe(**SMALL, epochs=1), "wrong": Recipe(**SMALL | options, epochs=1)}
+    recipes = {"good": Recipe.of(**SMALL, epochs=1), "wrong": Recipe.of(**SMALL | options, epochs=1)}
     with pytest.raises(UserError, match=message):
         train_all([(recipe, tmp_path / name) for name, recipe in recipes.items()], watcher=notes)
     assert not notes.told
@@ -424,7 +438,7 @@ def test_mistakes_about_a_network_that_waits_are_told_at_once(tmp_path, options,
 
 def test_a_data_set_that_is_missing_is_told_before_any_network_begins(tmp_path):
     missing = {"data": "folder", "data_dir": str(tmp_path / "nowhere")}
-    jobs = [(Recipe(**SMALL), tmp_path / "good"), (Recipe(**SMALL | missing), tmp_path / "wrong")]
+    jobs = [(Recipe.of(**SMALL), tmp_path / "good"), (Recipe.of(**SMALL | missing), tmp_path / "wrong")]
     notes = Notes()
     with pytest.raises(UserError, match="nowhere does not exist"):
         train_all(jobs, side_by_side=2, watcher=notes)
@@ -433,12 +447,12 @@ def test_a_data_set_that_is_missing_is_told_before_any_network_begins(tmp_path):
 
 
 def test_no_network_at_a_time_is_too_few(tmp_path):
-    with pytest.raises(UserError, match="--side-by-side takes a number of networks, at least 1, got 0"):
-        train_all([(Recipe(**SMALL, epochs=1), tmp_path / "good")], side_by_side=0)
+    with pytest.raises(UserError, match="`side_by_side` takes a number of networks, at least 1, got 0"):
+        train_all([(Recipe.of(**SMALL, epochs=1), tmp_path / "good")], side_by_side=0)
 
 
 def test_so_is_a_run_that_waits_to_be_resumed_by_another_recipe(tmp_path):
-    jobs = [(Recipe(**SMALL, epochs=epochs), tmp_path / str(epochs)) for epochs in (2, 3)]
+    jobs = [(Recipe.of(**SMALL, epochs=epochs), tmp_path / str(epochs)) for epochs in (2, 3)]
     with pytest.raises(Stopped):
         train_all(jobs, watcher=Notes(epochs_until_stop=1))
     notes = Notes()
@@ -460,7 +474,7 @@ def test_a_stop_saves_each_on_its_own_stream(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "_on", on)
     save = Run.save
     monkeypatch.setattr(Run, "save", lambda run: (saved.append(len(within)), save(run)))
-    jobs = [(Recipe(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(2)]
+    jobs = [(Recipe.of(**SMALL, epochs=2, seed=seed), tmp_path / str(seed)) for seed in range(2)]
     with pytest.raises(Stopped):
         train_all(jobs, side_by_side=2, watcher=Notes(epochs_until_stop=2))
     assert saved == [1, 1]
@@ -486,7 +500,7 @@ class SeesWhoLives(Silent):
 @pytest.mark.parametrize("learning_rate", [0.1, 1e20], ids=["done", "diverged"])
 def test_what_is_over_holds_no_memory_when_the_next_begins(tmp_path, monkeypatch, learning_rate):
     options = SMALL | {"epochs": 1, "batch_size": 512, "learning_rate": learning_rate}
-    jobs = [(Recipe(**options, seed=seed), tmp_path / str(seed)) for seed in range(4)]
+    jobs = [(Recipe.of(**options, seed=seed), tmp_path / str(seed)) for seed in range(4)]
     watcher = SeesWhoLives(monkeypatch)
     gc.disable()
     try:
@@ -500,16 +514,16 @@ def test_what_is_over_holds_no_memory_when_the_next_begins(tmp_path, monkeypatch
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_a_network_that_diverges_leaves_the_others_alone(tmp_path, at_once):
-    good, bad = Recipe(**SMALL, epochs=1), Recipe(**SMALL, epochs=1, learning_rate=1e20)
+    good, bad = Recipe.of(**SMALL, epochs=1), Recipe.of(**SMALL, epochs=1, learning_rate=1e20)
     jobs = [(bad, tmp_path / "bad"), (good, tmp_path / "good")]
     with pytest.raises(Diverged, match=r"training diverged in epoch 1"):
         train_all(jobs, side_by_side=at_once)
     assert load_checkpoint(tmp_path / "good").position.epoch == 1
-    assert not (tmp_path / "bad" / "checkpoint.safetensors").exists()
+    assert not RunFolder(tmp_path / "bad").has_checkpoint
 
 
 def test_each_network_that_diverges_is_told(tmp_path):
-    bad = Recipe(**SMALL, epochs=1, learning_rate=1e20)
+    bad = Recipe.of(**SMALL, epochs=1, learning_rate=1e20)
     with pytest.raises(Diverged, match=r"(?s)in .*/one/diverged.*\n.*in .*/two/diverged"):
         train_all([(bad, tmp_path / "one"), (bad, tmp_path / "two")])
 
@@ -526,25 +540,25 @@ def test_each_network_that_diverges_is_told(tmp_path):
     ids=lambda other: next(iter(other)),
 )
 def test_networks_share_a_data_set_if_it_is_the_same(monkeypatch, other):
-    monkeypatch.setattr(Recipe, "load_images", lambda recipe: object())
+    monkeypatch.setattr(DataTable, "load_images", lambda table: object())
     load = _Loader(torch.device("cpu"))
-    assert load(Recipe(epochs=1)) is load(Recipe(epochs=2))
-    assert load(Recipe(**other)) is not load(Recipe())
+    assert load(Recipe.of(epochs=1)) is load(Recipe.of(epochs=2))
+    assert load(Recipe.of(**other)) is not load(Recipe())
 
 
 def test_networks_with_cutout_share_the_images_of_those_without():
     load = _Loader(torch.device("cpu"))
-    plain, blanked = load(Recipe()), load(Recipe(cutout=8))
+    plain, blanked = load(Recipe()), load(Recipe.of(cutout=8))
     assert blanked.train.images is plain.train.images
     assert (plain.train.cutout, blanked.train.cutout) == (0, 8)
 
 
 def test_clipped_gradients_move_the_weights_less(tmp_path):
     options = SMALL | {"epochs": 1, "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 1.0}
-    recipe = Recipe(**options, clip_gradients=1e-3)
+    recipe = Recipe.of(**options, clip_gradients=1e-3)
     trained = train(recipe, tmp_path / "run").model
     torch.manual_seed(0)
     fresh = recipe.build_model(10)
     moved = sum((a - b).square().sum() for a, b in zip(trained.parameters(), fresh.parameters(), strict=True)).sqrt()
-    steps = len(recipe.load_data().train) // recipe.batch_size
+    steps = len(recipe.load_data().train) // recipe.training.batch_size
     assert 1e-5 < moved <= 1e-3 * steps, "no step longer than the learning rate times the largest norm"

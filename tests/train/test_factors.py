@@ -1,7 +1,6 @@
 """What the paper leaves open can be set from a recipe or the command line, and by default nothing changes."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +8,13 @@ from torch import nn
 
 from dgconv import create_model, dynamic_layers
 from dgconv.analysis.plan import plan_training
+from dgconv.cli.train import parse_train
 from dgconv.errors import UserError
+from dgconv.runs import RunFolder
 from dgconv.train import Recipe, train
-from dgconv.train.logs import read_metrics
 from dgconv.train.optimizer import generator_weight_decay, make_optimizer
-from dgconv.train.recipe import load_recipe
+from dgconv.train.recipe_files import load_recipe
 from dgconv.train.schedule import cosine_learning_rate
-from dgconv.train_arguments import parse_train
 
 CPU = torch.device("cpu")
 SMALL = {"stages": (1, 1), "growth": (20, 20)}  # dynamic layers with 40 and 60 inputs
@@ -23,7 +22,7 @@ SMALL = {"stages": (1, 1), "growth": (20, 20)}  # dynamic layers with 40 and 60 
 
 def layers_of(**options):
     torch.manual_seed(0)
-    return [layer for _, layer in dynamic_layers(Recipe(**SMALL, **options).build_model(10))]
+    return [layer for _, layer in dynamic_layers(Recipe.of(**SMALL, **options).build_model(10))]
 
 
 def test_by_default_the_network_is_the_one_of_its_name():
@@ -55,9 +54,9 @@ def test_squeeze():
 
 
 def test_a_norm_in_front():
-    model = Recipe(model="resnet20_dgc", width=8, pre_norm=True).build_model(10)
+    model = Recipe.of(model="resnet20_dgc", width=8, pre_norm=True).build_model(10)
     norms = sum(isinstance(module, nn.BatchNorm2d) for module in model.modules())
-    plain = Recipe(model="resnet20_dgc", width=8).build_model(10)
+    plain = Recipe.of(model="resnet20_dgc", width=8).build_model(10)
     assert norms - sum(isinstance(module, nn.BatchNorm2d) for module in plain.modules()) == len(
         list(dynamic_layers(model))
     )
@@ -70,9 +69,9 @@ def test_saliency_start():
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])
 def test_weight_decay_of_the_generator(decay):
-    recipe = Recipe(**SMALL, weight_decay=0.1, generator_weight_decay=decay)
+    recipe = Recipe.of(**SMALL, weight_decay=0.1, generator_weight_decay=decay)
     model = recipe.build_model(10)
-    others, generators = make_optimizer(model, recipe, CPU, 10).param_groups
+    others, generators = make_optimizer(model, recipe.training, CPU, 10).param_groups
     assert (others["weight_decay"], generators["weight_decay"]) == (0.1, decay)
     expected = {id(p) for _, layer in dynamic_layers(model) for p in layer.generator.parameters()}
     assert {id(p) for p in generators["params"]} == expected
@@ -81,13 +80,13 @@ def test_weight_decay_of_the_generator(decay):
 
 def test_a_decayed_generator_shrinks_and_an_undecayed_one_stays():
     def after_a_step(decay):
-        recipe = Recipe(**SMALL, weight_decay=0.1, generator_weight_decay=decay, momentum=0)
+        recipe = Recipe.of(**SMALL, weight_decay=0.1, generator_weight_decay=decay, momentum=0)
         torch.manual_seed(0)
         model = recipe.build_model(10)
         before = [layer.generator.weight1.detach().clone() for _, layer in dynamic_layers(model)]
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        make_optimizer(model, recipe, CPU, 10).step()
+        make_optimizer(model, recipe.training, CPU, 10).step()
         after = [layer.generator.weight1.detach() for _, layer in dynamic_layers(model)]
         return [float(new.norm() / old.norm()) for new, old in zip(after, before, strict=True)]
 
@@ -96,67 +95,71 @@ def test_a_decayed_generator_shrinks_and_an_undecayed_one_stays():
 
 
 def test_momentum_is_nesterovs_from_the_first_step_on():
-    recipe = Recipe(**SMALL, momentum=0.5, weight_decay=0)
+    recipe = Recipe.of(**SMALL, momentum=0.5, weight_decay=0)
     model = recipe.build_model(10)
-    optimizer = make_optimizer(model, recipe, CPU, 10)
+    optimizer = make_optimizer(model, recipe.training, CPU, 10)
     before = model.stem.weight.detach().clone()
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     for velocity in (1.0, 1.5):
         optimizer.step()
-        moved = recipe.learning_rate * (1 + 0.5 * velocity)  # the gradient, and the velocity once more
+        moved = recipe.training.learning_rate * (1 + 0.5 * velocity)  # the gradient, and the velocity once more
         torch.testing.assert_close(before - model.stem.weight, torch.full_like(before, moved))
         before = model.stem.weight.detach().clone()
 
 
 def test_by_default_all_weights_decay_alike():
-    recipe = Recipe(**SMALL)
-    [group] = make_optimizer(recipe.build_model(10), recipe, CPU, 10).param_groups
-    assert group["weight_decay"] == recipe.weight_decay
+    recipe = Recipe.of(**SMALL)
+    [group] = make_optimizer(recipe.build_model(10), recipe.training, CPU, 10).param_groups
+    assert group["weight_decay"] == recipe.training.weight_decay
 
 
 def test_from_the_command_line():
     flags = "--per-head-init False --keep-rule round --tie-rule drop --halve-squeeze False --generator-weight-decay 0"
     [recipe] = parse_train(["cifar10_condensenet50_dgc", *flags.split(), "--lasso", "paper"]).recipes
-    assert (recipe.per_head_init, recipe.keep_rule, recipe.tie_rule) == (False, "round", "drop")
-    assert (recipe.halve_squeeze, recipe.generator_weight_decay, recipe.lasso) == (False, 0.0, "paper")
+    given = {"per_head_init": False, "keep_rule": "round", "tie_rule": "drop", "halve_squeeze": False}
+    given |= {"generator_weight_decay": 0.0, "lasso": "paper"}
+    assert recipe == load_recipe("cifar10_condensenet50_dgc").changed(**given)
 
 
 def test_from_a_file(tmp_path):
-    (tmp_path / "mine.toml").write_text('per_head_init = false\nkeep_rule = "round"\ngenerator_weight_decay = 0')
-    recipe = load_recipe(tmp_path / "mine.toml")
-    assert (recipe.per_head_init, recipe.keep_rule, recipe.generator_weight_decay) == (False, "round", 0.0)
-    (tmp_path / "mine.toml").write_text('keep_rule = "floor"')
-    with pytest.raises(UserError, match="keep_rule must be 'ceil' or 'round', got 'floor'"):
+    (tmp_path / "mine.toml").write_text(
+        '[model]\nper_head_init = false\nkeep_rule = "round"\n[training]\ngenerator_weight_decay = 0'
+    )
+    given = {"per_head_init": False, "keep_rule": "round", "generator_weight_decay": 0.0}
+    assert load_recipe(tmp_path / "mine.toml") == Recipe.of("mine", **given)
+    (tmp_path / "mine.toml").write_text('[model]\nkeep_rule = "floor"')
+    with pytest.raises(UserError, match="`keep_rule` must be 'ceil' or 'round', got 'floor'"):
         load_recipe(tmp_path / "mine.toml")
 
 
 def test_wrong_use():
-    with pytest.raises(UserError, match=r"generator_weight_decay must be a number from 0 to 1e\+30, got -1"):
-        Recipe(generator_weight_decay=-1)
+    with pytest.raises(UserError, match=r"`generator_weight_decay` must be a number from 0 to 1e\+30, got -1"):
+        Recipe.of(generator_weight_decay=-1)
     with pytest.raises(UserError, match="condensenet20 has no option 'per_head_init'"):
-        Recipe(model="condensenet20", per_head_init=False).build_model(10)
-    dense = Recipe(model="condensenet20", generator_weight_decay=0)
-    with pytest.raises(UserError, match="generator_weight_decay is for networks with dynamic layers"):
-        make_optimizer(dense.build_model(10), dense, CPU, 10)
+        Recipe.of(model="condensenet20", per_head_init=False).build_model(10)
+    dense = Recipe.of(model="condensenet20", generator_weight_decay=0)
+    with pytest.raises(UserError, match="`generator_weight_decay` is for networks with dynamic layers"):
+        make_optimizer(dense.build_model(10), dense.training, CPU, 10)
 
 
 def test_the_recipe_for_the_digits_trains_networks_without_generators_too():
     """Which have nothing to shrink."""
     [recipe] = parse_train(["--model", "resnet20"]).recipes
-    assert recipe.generator_shrinkage is not None
-    [group] = make_optimizer(recipe.build_model(10), recipe, CPU, 10).param_groups
-    assert group["weight_decay"] == recipe.weight_decay
+    assert recipe.training.generator_shrinkage is not None
+    [group] = make_optimizer(recipe.build_model(10), recipe.training, CPU, 10).param_groups
+    assert group["weight_decay"] == recipe.training.weight_decay
 
 
+@pytest.mark.slow
 def test_label_smoothing_raises_the_least_loss_there_is(tmp_path):
     """The loss of a certain and right answer is no longer zero; the errors are counted as before."""
     options = {"model": "condensenet20", "stages": (1,), "growth": (4,), "epochs": 1, "learning_rate": 0.0}
     losses = {}
     for smoothing in (0.0, 0.5):
         folder = tmp_path / str(smoothing)
-        train(Recipe(**options, label_smoothing=smoothing), folder)
-        (metrics,) = read_metrics(folder)
+        train(Recipe.of(**options, label_smoothing=smoothing), folder)
+        (metrics,) = RunFolder(folder).metrics
         losses[smoothing] = metrics["train_loss"], metrics["train_error"], metrics["test_loss"]
     plain, smooth = losses[0.0], losses[0.5]
     assert smooth[0] != plain[0]
@@ -166,15 +169,16 @@ def test_label_smoothing_raises_the_least_loss_there_is(tmp_path):
 @pytest.mark.parametrize("wrong", [{"label_smoothing": 1.0}, {"label_smoothing": -0.1}, {"cutout": -1}])
 def test_refuses(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
-        Recipe(**wrong)
+        Recipe.of(**wrong)
 
 
 def test_cutout_is_for_images_in_memory():
-    assert Recipe(cutout=8).load_data().train.cutout == 8
+    assert Recipe.of(cutout=8).load_data().train.cutout == 8
     assert Recipe().load_data().train.cutout == 0
-    assert Recipe(cutout=8).load_data().test.cutout == 0
+    assert Recipe.of(cutout=8).load_data().test.cutout == 0
 
 
+@pytest.mark.slow
 def test_the_end_of_the_ramp(tmp_path):
     """Head-wise, with one threshold, and as a MAC budget: at the end of the first of two epochs all is pruned."""
     small = SMALL | {"epochs": 2, "threshold_every": 1, "image_size": 8}
@@ -186,8 +190,8 @@ def test_the_end_of_the_ramp(tmp_path):
         shares = {}
         for end in (0.5, 0.75):
             folder = tmp_path / f"{name}{end}"
-            train(Recipe(**small | options | {"model": name, "ramp_end": end}), folder)
-            lines = read_metrics(folder)
+            train(Recipe.of(**small | options | {"model": name, "ramp_end": end}), folder)
+            lines = RunFolder(folder).metrics
             shares[end] = [line["threshold"] if "cgnet" in name else line["pruned_share"] for line in lines]
         assert shares[0.5][0] > shares[0.75][0] + 0.05, name
         if "cgnet" not in name:
@@ -196,17 +200,18 @@ def test_the_end_of_the_ramp(tmp_path):
 
 @pytest.mark.parametrize("end", [1 / 12, 0, 1.01])
 def test_a_ramp_that_ends_before_it_begins(end):
-    with pytest.raises(UserError, match="ramp_end must be above 1/12"):
-        Recipe(ramp_end=end)
+    with pytest.raises(UserError, match="`ramp_end` must be above 1/12"):
+        Recipe.of(ramp_end=end)
 
 
+@pytest.mark.slow
 def test_shrinkage_is_what_decay_does_in_a_whole_training():
     """A generator that gets no gradient, through all steps of two trainings of different length."""
     for steps, rate in ((400, 0.1), (1500, 0.05)):
-        recipe = Recipe(**SMALL, generator_shrinkage=2.0, learning_rate=rate)
+        recipe = Recipe.of(**SMALL, generator_shrinkage=2.0, learning_rate=rate)
         model = recipe.build_model(10)
         bias = next(layer.generator.bias for _, layer in dynamic_layers(model))
-        optimizer = make_optimizer(model, recipe, CPU, steps)
+        optimizer = make_optimizer(model, recipe.training, CPU, steps)
         for step in range(steps):
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
@@ -219,25 +224,25 @@ def test_shrinkage_is_what_decay_does_in_a_whole_training():
 def test_the_paper_shrinks_by_five_point_nine():
     """As the help says: the recipe as it is, and the same decay by another name."""
     recipe = load_recipe("cifar10_condensenet50_dgc")
-    steps = recipe.epochs * (50_000 // recipe.batch_size)
-    same = replace(recipe, generator_shrinkage=5.9)
-    assert generator_weight_decay(same, steps) == pytest.approx(recipe.weight_decay, rel=0.01)
-    assert generator_weight_decay(recipe, steps) is None
+    steps = recipe.training.epochs * (50_000 // recipe.training.batch_size)
+    same = recipe.changed(generator_shrinkage=5.9)
+    assert generator_weight_decay(same.training, steps) == pytest.approx(recipe.training.weight_decay, rel=0.01)
+    assert generator_weight_decay(recipe.training, steps) is None
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"generator_shrinkage": -1.0}, "generator_shrinkage must be a number from 0 to 1000, got -1"),
+        ({"generator_shrinkage": -1.0}, "`generator_shrinkage` must be a number from 0 to 1000, got -1"),
         ({"generator_shrinkage": 1.0, "learning_rate": 0.0}, "needs a learning rate above 0"),
         ({"generator_shrinkage": 1.0, "generator_weight_decay": 0.1}, "give one of them"),
     ],
 )
 def test_wrong_shrinkage(options, message):
     with pytest.raises(UserError, match=message):
-        Recipe(**options)
+        Recipe.of(**options)
 
 
 def test_a_plan_shows_the_ramp_of_its_recipe():
-    warm_up, ramp, rest = plan_training(Recipe(**SMALL, epochs=12, ramp_end=0.5)).stages
+    warm_up, ramp, rest = plan_training(Recipe.of(**SMALL, epochs=12, ramp_end=0.5)).stages
     assert (warm_up.epochs, ramp.epochs, rest.epochs) == pytest.approx((1, 5, 6))

@@ -1,6 +1,5 @@
 """A run that was stopped, killed or left without disk goes on as if nothing had happened."""
 
-import json
 import os
 import random
 import signal
@@ -12,23 +11,18 @@ import pytest
 import torch
 from PIL import Image
 from processes import run_dgconv, start_dgconv
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from dgconv.analysis.run_folder import RunFolder
+from dgconv.analysis.trained_run import TrainedRun
 from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.models import load_model
 from dgconv.models.mobilenetv2 import STAGES
+from dgconv.runs import Checkpoint, Position, RunFolder
+from dgconv.runs.checkpoint import load_checkpoint, save_checkpoint
+from dgconv.runs.names import CHECKPOINT
 from dgconv.train import Recipe, resume, train
-from dgconv.train.checkpoint import (
-    CHECKPOINT,
-    Checkpoint,
-    Position,
-    load_checkpoint,
-    recipe_differences,
-    save_checkpoint,
-)
 from dgconv.train.classes import load_data_of_run, refuse_other_classes
 from dgconv.train.run import Run
 
@@ -44,7 +38,7 @@ def data():
 
 
 def weights(folder):
-    return load_file(folder / "model.safetensors")
+    return RunFolder(folder).weights()
 
 
 def assert_same_end(folder, expected):
@@ -63,27 +57,28 @@ def stop_after(steps, recipe, folder, data):
     run.writer.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["condensenet20_dgc", "condensenet20_dgcg"])
 def test_resumed_at_any_step_it_ends_with_the_same_weights(tmp_path, data, model):
-    recipe = Recipe(model=model, **SMALL, threshold_batches=2, threshold_every=2)
+    recipe = Recipe.of(model=model, **SMALL, threshold_batches=2, threshold_every=2)
     train(recipe, tmp_path / "whole")
     expected = weights(tmp_path / "whole")
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    lines = RunFolder(tmp_path / "whole").metrics
     for steps in (0, 1, 3, 5, 7, 9, 10, 14, 19):
         folder = tmp_path / str(steps)
         stop_after(steps, recipe, folder, data)
         resume(folder)
         assert_same_end(folder, expected)
-        resumed = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        for old, new in zip(lines, resumed, strict=True):
+        for old, new in zip(lines, RunFolder(folder).metrics, strict=True):
             for key in ("epoch", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "threshold"):
                 assert old[key] == new[key], (steps, key)
 
 
+@pytest.mark.slow
 def test_dropout_goes_on_with_the_same_random_numbers(tmp_path, data, monkeypatch):
     monkeypatch.setattr("dgconv.models.mobilenetv2.STAGES", STAGES[:3])  # a shallow one: the dropout is at its end
     options = {"width": 0.25, "downsample": (3,), "stem_stride": 1, "image_size": 8, "batch_size": 512, "epochs": 2}
-    recipe = Recipe(model="mobilenetv2_dgc", **options)
+    recipe = Recipe.of(model="mobilenetv2_dgc", **options)
     train(recipe, tmp_path / "whole")
     stop_after(1, recipe, tmp_path / "part", data)
     torch.manual_seed(99)  # whatever happened in between
@@ -91,27 +86,29 @@ def test_dropout_goes_on_with_the_same_random_numbers(tmp_path, data, monkeypatc
     assert_same_end(tmp_path / "part", weights(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_finished_run_resumes_to_its_result(tmp_path):
-    recipe = Recipe(**SMALL)
+    recipe = Recipe.of(**SMALL)
     first = train(recipe, tmp_path / "run")
     again = resume(tmp_path / "run")
     assert again.evaluation.error == first.evaluation.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [1, 40], ids=["the end of the line", "half a line"])
 def test_metrics_cut_off_by_a_loss_of_power_are_repaired(tmp_path, data, lost):
-    stop_after(2 * STEPS + 1, Recipe(**SMALL), tmp_path / "run", data)
+    stop_after(2 * STEPS + 1, Recipe.of(**SMALL), tmp_path / "run", data)
     path = tmp_path / "run" / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-lost])
     resume(tmp_path / "run")
-    epochs = [json.loads(line)["epoch"] for line in path.read_text().splitlines()]
+    epochs = [line["epoch"] for line in RunFolder(tmp_path / "run").metrics]
     assert epochs == ([1, 2, 3, 4] if lost == 1 else [1, 3, 4])
 
 
 def test_best_is_kept_beside_the_last(tmp_path, data):
-    train(Recipe(**SMALL | {"epochs": 6}), tmp_path / "run")
-    errors = [json.loads(line)["test_error"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert load_checkpoint(tmp_path / "run").position.best_error == min(errors)
+    train(Recipe.of(**SMALL | {"epochs": 6}), tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    assert run.checkpoint.position.best_error == min(line["test_error"] for line in run.metrics)
     assert (tmp_path / "run" / "best.safetensors").exists()
 
 
@@ -141,6 +138,7 @@ def never_stopped(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path):
     """And resumed at once, for a lock dies with its process. DGCONV_KILLS=50 for the long form."""
     assert run_dgconv(*options(tmp_path / "whole"))[0] == 0
@@ -168,6 +166,7 @@ def test_killed_at_random_moments(tmp_path):
         assert_same_end(folder, weights(tmp_path / "whole"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "minutes", "message", "code"),
     [
@@ -192,6 +191,7 @@ def test_stopped_it_saves_and_says_how_to_go_on(tmp_path, never_stopped, number,
     assert_same_end(folder, weights(never_stopped))
 
 
+@pytest.mark.slow
 def test_a_run_under_way_is_left_alone(tmp_path, never_stopped):
     folder = tmp_path / "run"
     process = begin(folder)
@@ -204,11 +204,11 @@ def test_a_run_under_way_is_left_alone(tmp_path, never_stopped):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stderr
     assert_same_end(folder, weights(never_stopped))
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == LONG
+    assert len(RunFolder(folder).metrics) == LONG
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, data, monkeypatch):
-    recipe = Recipe(**SMALL)
+    recipe = Recipe.of(**SMALL)
     stop_after(3, recipe, tmp_path / "run", data)
     old = (tmp_path / "run" / CHECKPOINT).read_bytes()
     run = Run(recipe, tmp_path / "run", data, CPU, load_checkpoint(tmp_path / "run"))
@@ -227,9 +227,10 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, data, monkeypatch):
 def test_wrong_checkpoints(tmp_path, data):
     with pytest.raises(UserError, match=r"has no checkpoint.safetensors"):
         resume(tmp_path)
-    stop_after(2, Recipe(**SMALL), tmp_path / "run", data)
+    stop_after(2, Recipe.of(**SMALL), tmp_path / "run", data)
+    other = Recipe.of(**SMALL, learning_rate=0.2, seed=1)
     with pytest.raises(UserError, match=r"another recipe: learning_rate was 0\.1, is 0\.2; seed was 0, is 1"):
-        Run(Recipe(**SMALL, learning_rate=0.2, seed=1), tmp_path / "run", data, CPU, load_checkpoint(tmp_path / "run"))
+        Run(other, tmp_path / "run", data, CPU, load_checkpoint(tmp_path / "run"))
     path: Path = tmp_path / "run" / CHECKPOINT
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match="damaged or not a checkpoint"):
@@ -237,7 +238,7 @@ def test_wrong_checkpoints(tmp_path, data):
 
 
 def test_a_network_whose_code_has_changed_since_is_refused(tmp_path, data, monkeypatch):
-    recipe = Recipe(model="mobilenetv2_dgc", width=0.25, downsample=(1, 2, 3), image_size=8)
+    recipe = Recipe.of(model="mobilenetv2_dgc", width=0.25, downsample=(1, 2, 3), image_size=8)
     stop_after(1, recipe, tmp_path / "run", data)
     monkeypatch.setattr("dgconv.models.mobilenetv2.STAGES", STAGES[:3])
     with pytest.raises(UserError, match=r"checkpoint\.safetensors does not fit the network as it is built now: "):
@@ -245,19 +246,22 @@ def test_a_network_whose_code_has_changed_since_is_refused(tmp_path, data, monke
 
 
 def test_a_run_of_a_version_with_fewer_settings_goes_on(tmp_path):
-    recipe = Recipe(**SMALL).to_dict()
-    older = {name: value for name, value in recipe.items() if name not in ("ramp_end", "clip_gradients")}
+    recipe = Recipe.of(**SMALL)
+    older = recipe.to_dict()
+    for name in ("ramp_end", "clip_gradients"):
+        del older["training"][name]
     save_checkpoint(tmp_path, Checkpoint(Position(), older))
-    older = load_checkpoint(tmp_path).recipe
-    assert recipe_differences(older, recipe | {"stages": [1, 1]}) == []
-    assert recipe_differences(older, recipe | {"ramp_end": 0.5}) == ["ramp_end was 0.75, is 0.5"]
-    assert recipe_differences(older, recipe | {"compile": True, "data_dir": "elsewhere"}) == []
+    older = Recipe.from_dict(load_checkpoint(tmp_path).recipe, "a run")
+    assert older.refused_on_resume(recipe.changed(stages=[1, 1])) == []
+    assert older.refused_on_resume(recipe.changed(ramp_end=0.5)) == ["ramp_end was 0.75, is 0.5"]
+    assert older.refused_on_resume(recipe.changed(heads=2)) == ["heads was None, is 2"]
+    assert older.refused_on_resume(recipe.changed(compile=True, data_dir="elsewhere")) == []
 
 
 def test_where_and_how_the_data_is_read_may_change():
-    recipe = Recipe(**SMALL).to_dict()
+    recipe = Recipe.of(**SMALL)
     free = {"data_dir": "elsewhere", "workers": 3, "skip_corrupt_images": True, "name": "mine", "checkpoint_minutes": 1}
-    assert recipe_differences(recipe, recipe | free) == []
+    assert recipe.refused_on_resume(recipe.changed(**free)) == []
 
 
 @pytest.mark.parametrize("metadata", [None, {"position": "{", "recipe": "{}"}, {"position": "[]", "recipe": "{}"}])
@@ -274,10 +278,11 @@ def test_a_run_without_a_whole_epoch_is_told_how_to_go_on(tmp_path, capsys):
     assert f"Go on with: dgconv train --resume {tmp_path}" in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 100)], ids=["deleted", "damaged"])
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_a_run_that_is_done_gets_back_a_file_that_was_lost(tmp_path, name, lose):
-    expected = train(Recipe(**SMALL | {"epochs": 1}), tmp_path).model.state_dict()
+    expected = train(Recipe.of(**SMALL | {"epochs": 1}), tmp_path).model.state_dict()
     lose(tmp_path / name)
     with pytest.raises(UserError):
         load_model(tmp_path)
@@ -287,7 +292,7 @@ def test_a_run_that_is_done_gets_back_a_file_that_was_lost(tmp_path, name, lose)
 
 
 def test_a_run_that_is_done_and_whole_is_left_as_it_is(tmp_path):
-    train(Recipe(**SMALL | {"epochs": 1}), tmp_path)
+    train(Recipe.of(**SMALL | {"epochs": 1}), tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.suffix in (".safetensors", ".json")}
     resume(tmp_path)
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -313,11 +318,11 @@ OTHER_CLASSES = {("b", "zebra"): r"number 0 was 'a', and is 'b'", ("a", "b", "c"
 @pytest.mark.parametrize("classes", OTHER_CLASSES)
 def test_other_classes_than_the_run_was_trained_on_are_refused(tmp_path, photos, capsys, classes):
     """Their numbers mean something else, so the network would be wrong where it is right."""
-    recipe = Recipe(**SMALL | {"epochs": 1}, data="folder", data_dir=photos("then", "a", "b"), workers=0)
+    recipe = Recipe.of(**SMALL | {"epochs": 1}, data="folder", data_dir=photos("then", "a", "b"), workers=0)
     train(recipe, tmp_path / "run")
     now = photos("now", *classes)
     with pytest.raises(UserError, match=OTHER_CLASSES[classes]):
-        _ = RunFolder(tmp_path / "run", now).data
+        _ = TrainedRun(tmp_path / "run", now).data
     for command in ("train", "--resume"), ("eval",):
         with pytest.raises(SystemExit) as ended:
             main([*command, str(tmp_path / "run"), "--data-dir", now])
@@ -335,11 +340,12 @@ def test_classes_without_names_are_only_counted(tmp_path, data):
 
 
 def test_an_older_run_without_names_is_held_to_their_number(tmp_path, photos):
-    recipe = Recipe(**SMALL | {"epochs": 1}, data="folder", data_dir=photos("then", "a", "b"), workers=0)
+    recipe = Recipe.of(**SMALL | {"epochs": 1}, data="folder", data_dir=photos("then", "a", "b"), workers=0)
     train(recipe, tmp_path / "run")
-    config = json.loads((tmp_path / "run/config.json").read_text())
-    assert config.pop("classes") == ["a", "b"]
-    (tmp_path / "run/config.json").write_text(json.dumps(config))
-    assert load_data_of_run(tmp_path / "run", recipe, photos("named", "b", "c")).classes == ["b", "c"]
+    run = RunFolder(tmp_path / "run")
+    assert run.config["classes"] == ["a", "b"]
+    run.rewrite_config({key: value for key, value in run.config.items() if key != "classes"})
+    run = RunFolder(run.path)
+    assert load_data_of_run(run, recipe, photos("named", "b", "c")).classes == ["b", "c"]
     with pytest.raises(UserError, match="2 of them, now 3"):
-        load_data_of_run(tmp_path / "run", recipe, photos("more", "a", "b", "c"))
+        load_data_of_run(run, recipe, photos("more", "a", "b", "c"))

@@ -16,16 +16,17 @@ from torch.nn.functional import cross_entropy
 from dgconv.data import load_data
 from dgconv.data.sample import sample
 from dgconv.models.storage import snapshot
+from dgconv.runs import RunFolder
+from dgconv.runs.checkpoint import load_checkpoint
 from dgconv.train import Recipe, set_progress
 from dgconv.train import run as run_module
-from dgconv.train.checkpoint import load_checkpoint
 from dgconv.train.diagnose import Diverged
-from dgconv.train.logs import read_metrics
-from dgconv.train.losses import LassoReading, angle_loss, lasso_loss, take_saliencies
+from dgconv.train.losses import LassoReading, SaliencyLosses, angle_loss, lasso_loss, take_saliencies
+from dgconv.train.mac_budget import MacBudget
 from dgconv.train.optimizer import generator_weight_decay
 from dgconv.train.run import Run
 from dgconv.train.schedule import cosine_learning_rate
-from dgconv.train.threshold import macs_per_saliency
+from dgconv.train.threshold import GlobalThreshold, macs_per_saliency
 
 TINY = {"stages": (1,), "growth": (8,), "image_size": 8, "batch_size": 512}  # two steps an epoch
 
@@ -38,7 +39,12 @@ def digits():
 @pytest.fixture
 def begin(tmp_path, digits):
     """A run to be advanced step by step."""
-    return lambda **options: Run(Recipe(**TINY | options), tmp_path, digits, torch.device("cpu"))
+    return lambda **options: Run(Recipe.of(**TINY | options), tmp_path, digits, torch.device("cpu"))
+
+
+def member(run, kind):
+    """The controller of a kind that acts on a run."""
+    return next(controller for controller in run.controllers.members if isinstance(controller, kind))
 
 
 @pytest.mark.parametrize("reading", get_args(LassoReading))
@@ -62,16 +68,19 @@ def test_a_step_goes_down_all_losses_together(begin, reading):
     [("dgc", None, 0.0), ("dgc", 0.5, 0.5), ("dgcg", None, 1e-4), ("dgcg", 0.0, 0.0)],
 )
 def test_the_angle_loss_goes_with_the_global_threshold_unless_asked_otherwise(begin, model, asked, weight):
-    assert begin(model=f"condensenet20_{model}", angle_weight=asked).angle_weight == weight
+    losses = member(begin(model=f"condensenet20_{model}", angle_weight=asked), SaliencyLosses)
+    assert losses.angle_weight == weight
 
 
+@pytest.mark.slow
 def test_the_global_threshold_is_kept_as_the_recipe_says(begin):
     options = {"model": "condensenet20_dgcg", "threshold_batches": 1, "threshold_every": 2, "epochs": 4}
     run = begin(**options, threshold_share="macs", ramp_end=0.5)
-    assert run.threshold.weights == macs_per_saliency(run.model, (3, 8, 8))
-    assert begin(**options).threshold.weights is None
-    libraries, update = [], run.threshold.update
-    run.threshold.update = lambda progress: (libraries.append(len(run.threshold.library)), update(progress))[1]
+    threshold = member(run, GlobalThreshold)
+    assert threshold.weights == macs_per_saliency(run.model, (3, 8, 8))
+    assert member(begin(**options), GlobalThreshold).weights is None
+    libraries, update = [], threshold.end_epoch
+    threshold.end_epoch = lambda progress: (libraries.append(len(threshold.library)), update(progress))[1]
     thresholds = [metrics.threshold for metrics in run.advance() if metrics]
     assert libraries == [0, 1, 0, 1]
     assert [threshold is not None for threshold in thresholds] == [False, True, False, True]
@@ -80,8 +89,8 @@ def test_the_global_threshold_is_kept_as_the_recipe_says(begin):
 def test_the_shrinkage_is_that_of_the_whole_training(begin):
     recipe = begin(generator_shrinkage=2.0, epochs=3).recipe
     others, generators = begin(generator_shrinkage=2.0, epochs=3).optimizer.param_groups
-    assert others["weight_decay"] == recipe.weight_decay
-    assert generators["weight_decay"] == generator_weight_decay(recipe, steps=6)
+    assert others["weight_decay"] == recipe.training.weight_decay
+    assert generators["weight_decay"] == generator_weight_decay(recipe.training, steps=6)
 
 
 def test_what_is_told_of_an_epoch(begin):
@@ -112,8 +121,9 @@ def test_the_seconds_of_an_epoch_go_on_where_it_was_stopped(begin, tmp_path, mon
     """By a clock that goes on by one whenever it is read."""
     clock = count()
     monkeypatch.setattr(run_module, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    advance = begin(epochs=3).advance()
-    first, second = [metrics for metrics in islice(advance, 6) if metrics]
+    whole = begin(epochs=3)
+    first, second = [metrics for metrics in islice(whole.advance(), 6) if metrics]
+    whole.writer.wait()  # or it would write over what the next one writes to the same folder
     assert (first.first_step_seconds, first.seconds, first.images_per_second) == (1, 6, 1024 / 5)
     assert (second.first_step_seconds, second.seconds, second.images_per_second) == (None, 4, 1024 / 3)
     stopped = begin(epochs=3)
@@ -164,8 +174,8 @@ def test_mixed_precision_is_for_training_and_evaluation(begin):
 
 
 def test_a_mac_budget_is_kept_on_the_same_training_images(begin, digits):
-    run, measured = begin(epochs=2), []
-    run.mac_budget = SimpleNamespace(update=lambda *given: (measured.append(given), 0.7)[1])
+    run, measured = begin(model="condensenet20_cgnet", mac_budget=0.5, epochs=2), []
+    member(run, MacBudget).update = lambda *given: (measured.append(given), 0.7)[1]
     assert [metrics.threshold for metrics in run.advance() if metrics] == [0.7, 0.7]
     ((images, half), (again, end)) = measured
     assert (half, end) == (0.5, 1.0)
@@ -215,7 +225,7 @@ def test_images_that_overflow_in_an_evaluation_do_not_end_the_training(begin, tm
     assert (first.epoch, last.epoch) == (1, 2)
     assert not math.isfinite(first.test_loss)
     assert math.isfinite(last.test_loss)
-    assert [line["test_loss"] is None for line in read_metrics(tmp_path)] == [True, False]
+    assert [line["test_loss"] is None for line in RunFolder(tmp_path).metrics] == [True, False]
 
 
 def test_nor_do_they_keep_a_run_that_is_done_from_being_looked_at_again(begin, tmp_path, digits):

@@ -35,7 +35,7 @@ def test_a_gate_is_written_to_only_when_its_count_changes():
     (_, layer), *_ = dynamic_layers(model)
     versions = set()
     for step in range(1001):
-        schedule.move_to(step / 1000)
+        schedule.before_step(step / 1000)
         set_progress(other, step / 1000)
         versions.add(layer.gate.keep._version)
         assert [int(a.gate.keep) for _, a in dynamic_layers(model)] == [

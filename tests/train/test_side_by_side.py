@@ -1,5 +1,6 @@
 """Whose turn it is, and what is done before a step, with runs and a clock that are made up."""
 
+from contextlib import ExitStack
 from itertools import count
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import torch
 
 from dgconv.train import side_by_side
 from dgconv.train.metrics import EVALUATING
-from dgconv.train.side_by_side import AHEAD, Queue, Result, Silent, _Due, _UnderWay
+from dgconv.train.side_by_side import AHEAD, FinishedRun, Queue, Silent, _Due, _UnderWay
 from dgconv.train.stop import StopRequest
 
 
@@ -16,7 +17,8 @@ class Sketch:
     """Stands in for a run that goes on with its second epoch, and notes before which step what is done to it."""
 
     def __init__(self, number, steps=10, checkpoint_minutes=5.0, evaluates=False):
-        self.recipe = SimpleNamespace(title="its title", epochs=2, compile=False, checkpoint_minutes=checkpoint_minutes)
+        self.recipe = SimpleNamespace(title="its title")
+        self.training = SimpleNamespace(epochs=2, compile=False, checkpoint_minutes=checkpoint_minutes)
         self.steps_per_epoch, self.evaluates = steps, evaluates
         self.position = SimpleNamespace(epoch=1, step=0)
         self.first_step_seconds, self.mean_loss = None, number + 0.5
@@ -64,7 +66,9 @@ def queue_of(monkeypatch):
     monkeypatch.setattr(side_by_side, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
 
     def make(*runs, at_once=2, watcher=None):
-        return Queue(lambda number: runs[number], len(runs), at_once, watcher or Silent(), torch.device("cpu"))
+        queue = Queue([None] * len(runs), None, at_once, watcher or Silent(), torch.device("cpu"), ExitStack())
+        queue.begin = runs.__getitem__
+        return queue
 
     return make
 
@@ -88,7 +92,7 @@ def test_looks_and_checkpoints_come_at_their_times(queue_of, monkeypatch):
     assert hears.starts == [(0, "its title", 20, 10), (1, "its title", 20, 10)]
     assert hears.first_steps == [(0, 3.0, False), (1, 3.0, False)]
     assert hears.steps == [(number, 1, done, number + 0.5) for done in (12, 15, 18) for number in (0, 1)]
-    assert queue.results[1] == Result("m 1", "d 1", "e 1", "f 1")
+    assert queue.results[1] == FinishedRun("m 1", "d 1", "e 1", "f 1")
 
 
 class Draws(Sketch):

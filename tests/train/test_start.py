@@ -33,7 +33,7 @@ class Listener:
 
 def test_the_first_step_is_timed_once(tmp_path):
     listener = Listener()
-    train(Recipe(**SMALL, epochs=3), tmp_path / "run", watcher=listener)
+    train(Recipe.of(**SMALL, epochs=3), tmp_path / "run", watcher=listener)
     [(index, seconds, compiled)] = listener.starts
     assert (index, compiled) == (0, False)
     first, second, third = metrics_of(tmp_path / "run")
@@ -43,6 +43,7 @@ def test_the_first_step_is_timed_once(tmp_path):
     assert third["first_step_seconds"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compiling_is_told(tmp_path, capsys):
     small = ["--stages", "1", "--growth", "4", "--image-size", "8", "--batch-size", "256", "--epochs", "2"]

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
+from dgconv.layers.controller import Place
 from dgconv.train import GlobalThreshold, take_saliencies
 from dgconv.train.threshold import macs_per_saliency, quantile
 
@@ -30,17 +31,17 @@ def test_prunes_the_target_share_of_what_it_has_seen(model):
         saliencies = take_saliencies(model)
         controller.add(saliencies)
         seen += [g.detach().abs().flatten() for g in saliencies]
-    threshold = controller.update(progress=1.0)
+    threshold = controller.end_epoch(progress=1.0)
     assert (torch.cat(seen) < threshold).float().mean() == pytest.approx(0.75, abs=1e-3)
     assert {float(layer.gate.threshold) for _, layer in dynamic_layers(model)} == {threshold}
-    assert controller.update(progress=1.0) is None, "the library is emptied"
+    assert controller.end_epoch(progress=1.0) is None, "the library is emptied"
 
 
 def test_every_batch_of_the_library_counts(model):
     controller = GlobalThreshold(model, epochs=3)
     for batch in torch.arange(300.0).view(3, 1, 1, 100):
         controller.add([batch])
-    assert controller.update(progress=1.0) == 225
+    assert controller.end_epoch(progress=1.0) == 225
 
 
 def test_rate_follows_the_ramp(model):
@@ -49,21 +50,21 @@ def test_rate_follows_the_ramp(model):
     thresholds = []
     for progress in (0.05, 5 / 12, 0.8):
         controller.add([values])
-        thresholds.append(controller.update(progress))
+        thresholds.append(controller.end_epoch(progress))
     assert thresholds[0] == 0
     assert thresholds[1:] == pytest.approx([0.375, 0.75], abs=0.02)
 
 
 def test_library_is_the_last_batches_of_every_third_epoch(model):
     controller = GlobalThreshold(model, epochs=7, batches=2, every=3)
-    wanted = [(e, b) for e in range(7) for b in range(4) if controller.wants(e, b, 4)]
+    wanted = [(e, b) for e in range(7) for b in range(4) if controller.wants(Place(e, b, steps=4))]
     assert wanted == [(2, 2), (2, 3), (5, 2), (5, 3), (6, 2), (6, 3)], "and of the last epoch"
 
 
 def test_nothing_to_do_without_global_gates():
     controller = GlobalThreshold(create_model("condensenet20_dgc"), epochs=3)
-    assert not controller
-    assert not controller.wants(2, 9, 10)
+    assert not controller.thresholds
+    assert not controller.wants(Place(2, 9, steps=10))
 
 
 def test_what_leaving_out_one_channel_of_one_head_saves():

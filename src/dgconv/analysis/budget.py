@@ -7,11 +7,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ..cost.image_cost import ImageCost
 from ..data import Split
 from ..errors import UserError
 from ..layers.mode import evaluating
 from ..train.evaluate import images_at_once
-from .image_cost import ImageCost
 from .rate import at_rate
 
 THRESHOLDS = tuple(step / 20 for step in range(21))  # of the margin, from never to nearly always again
@@ -28,7 +28,7 @@ class Pass:
 
     @property
     def error(self) -> float:
-        """In percent."""
+        """The share of wrong answers, in percent."""
         return 100 * int((~self.correct).sum()) / len(self.correct)
 
     @property

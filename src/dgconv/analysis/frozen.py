@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from ..layers.gate import Gate
 from ..layers.select import dynamic_layers
-from .record import Recording
+from .recording import Recording
 
 
 @contextmanager
 def freeze_gates(model: nn.Module, recording: Recording, *, saliencies: bool) -> Iterator[None]:
-    """For a while every image keeps the channels that the average of the recorded images would keep.
+    """Every image keeps, for a while, the channels that the average of the recorded images would keep.
 
     Args:
         saliencies: also scale them as the average does; or else each image by its own saliencies, as trained.
@@ -27,7 +27,7 @@ def freeze_gates(model: nn.Module, recording: Recording, *, saliencies: bool) ->
 
 
 def _frozen(mean: Tensor, saliencies: bool, gate: Gate, args: tuple[Any, ...], out: Tensor) -> Tensor:
-    """In the place of what the gate gave, ``[B, H, C]``; ``mean`` is ``[H, C]``."""
+    """Takes the place of what the gate gave, ``[B, H, C]``; ``mean`` is ``[H, C]``."""
     saliency: Tensor = args[0]
     mean = mean.to(saliency)
     return (mean if saliencies else saliency).where(gate.mask(mean), 0).expand_as(saliency)

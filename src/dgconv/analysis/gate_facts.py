@@ -11,13 +11,13 @@ from ..layers.select import dynamic_layers
 from ..train.evaluate import evaluate
 from .frozen import freeze_gates
 from .likeness import measure_likeness
-from .record import LayerRecord
-from .run_folder import RunFolder
+from .recording import LayerRecord
+from .trained_run import TrainedRun
 
 GENERATOR = ("weight1", "weight2", "bias")  # parameters of a saliency generator
 
 
-def measure_gates(run: RunFolder) -> dict[str, Any]:
+def measure_gates(run: TrainedRun) -> dict[str, Any]:
     """Over all test images of a run with weights and dynamic layers. Errors are in percent."""
     recording, evaluation = run.recorded
     start = _untrained(run)
@@ -46,21 +46,21 @@ def _variation(layer: LayerRecord) -> float:
     return float((layer.saliency_std[kept] / layer.saliency_mean[kept].abs()).nanmean()) if kept.any() else 0.0
 
 
-def _error_frozen(run: RunFolder, *, saliencies: bool) -> float:
+def _error_frozen(run: TrainedRun, *, saliencies: bool) -> float:
     with freeze_gates(run.model, run.recording, saliencies=saliencies):
         return evaluate(run.model, run.data.test, device=run.device).error
 
 
-def _untrained(run: RunFolder) -> list[SaliencyGenerator]:
+def _untrained(run: TrainedRun) -> list[SaliencyGenerator]:
     """The generators as the run began: the seed decides them."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.recipe.seed)
+        torch.manual_seed(run.recipe.training.seed)
         model = run.recipe.build_model(run.num_classes)
     return [layer.generator for _, layer in dynamic_layers(model)]
 
 
 @torch.no_grad()
 def _cosines(some: list[SaliencyGenerator], others: list[SaliencyGenerator], name: str) -> list[float]:
-    """Between their parameters of this name, layer by layer."""
+    """Cosines between their parameters of this name, layer by layer."""
     pairs = [(getattr(a, name).flatten(), getattr(b, name).flatten()) for a, b in zip(some, others, strict=True)]
     return [float(F.cosine_similarity(a.double(), b.double(), dim=0)) for a, b in pairs]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from .record import Recording
+from .recording import Recording
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Likeness:
 
 
 def measure_likeness(recording: Recording, seed: int = 0) -> Likeness:
-    """Of every two of the images that were recorded one by one."""
+    """Compares every two of the images that were recorded one by one."""
     labels = recording.example_labels
     same_class = labels[:, None] == labels[None]
     pairs = torch.ones_like(same_class).triu(diagonal=1)
@@ -51,7 +51,7 @@ def measure_likeness(recording: Recording, seed: int = 0) -> Likeness:
 
 
 def jaccard(masks: Tensor) -> Tensor:
-    """Of masks ``[N, H, C]``: the index of each two images, its mean over the heads that keep any, ``[N, N]``."""
+    """The index of each two images of masks ``[N, H, C]``, its mean over the heads that keep any, ``[N, N]``."""
     by_head = masks.double().transpose(0, 1)  # [H, N, C]
     both = by_head @ by_head.mT
     sizes = by_head.sum(2)
@@ -60,7 +60,7 @@ def jaccard(masks: Tensor) -> Tensor:
 
 
 def shuffled(masks: Tensor, generator: torch.Generator) -> Tensor:
-    """As many channels in every image and head, at random places."""
+    """Masks with as many channels in every image and head, at random places."""
     order = torch.rand(masks.shape, generator=generator).argsort(-1)
     return masks.gather(-1, order)
 

@@ -1,45 +1,26 @@
 """What a training will take, told before it starts: cost, steps, memory and schedule. Needs no data set."""
 
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import list_data
+from ..cost.macs import CONVENTIONS, Convention, count_macs_by_convention
+from ..data import DataFacts, look_at_data
 from ..environment import one_thread
-from ..errors import UserError, unknown_name
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..pruning import what_will_be_left
 from ..train.mac_budget import MacBudget
-from ..train.recipe import MODEL_OPTIONS, Recipe, Reported, list_recipes, load_recipe, reported_of
+from ..train.recipe import Recipe, TrainingTable
+from ..train.recipe_files import Reported, reported_for
 from ..train.schedule import WARM_UP_END
-from .macs import CONVENTIONS, Convention, count_macs_by_convention
 
 
 @dataclass(frozen=True)
-class DataFacts:
-    """Of a data set, what decides the shape of a training; ``source`` says how we know."""
-
-    train_images: int
-    classes: int
-    side: int
-    source: Literal["known", "assumed", "counted"] = "known"
-
-
-KNOWN = {
-    "digits": DataFacts(1437, 10, 32),
-    "cifar10": DataFacts(50_000, 10, 32),
-    "cifar100": DataFacts(50_000, 100, 32),
-    "folder": DataFacts(1_281_167, 1000, 224, "assumed"),  # ImageNet, unless there is a folder to look into
-}
-
-
-@dataclass(frozen=True)
-class Cost:
+class NetworkCost:
     """Parameters, and MACs of one image by convention; ``dense_macs`` with plain, undivided convolutions."""
 
     parameters: int
@@ -61,7 +42,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Memory:
+class StepMemory:
     """Bytes a training step needs; see :func:`estimate_memory`."""
 
     state: int  # weights, gradients, momentum
@@ -81,83 +62,72 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
+    """What is known of a training before it begins."""
+
     recipe: Recipe
     data: DataFacts
-    cost: Cost
+    cost: NetworkCost
     reported: Reported | None
     agreement: Agreement | None
-    memory: Memory
+    memory: StepMemory
     steps_per_epoch: int
     stages: list[Stage]
 
     @property
     def steps(self) -> int:
-        return self.steps_per_epoch * self.recipe.epochs
+        return self.steps_per_epoch * self.recipe.training.epochs
 
     def to_dict(self) -> dict[str, Any]:
         memory = asdict(self.memory) | {"total": self.memory.total}
-        return asdict(self) | {"memory": memory, "steps": self.steps}
+        return asdict(self) | {"recipe": self.recipe.to_dict(), "memory": memory, "steps": self.steps}
 
 
 @one_thread()
-def plan_training(recipe: Recipe) -> Plan:
-    """Everything ``dgconv train --dry-run`` tells."""
-    data = look_at_data(recipe)
+def plan_training(recipe: Recipe) -> TrainingPlan:
+    """Everything a dry run tells."""
+    data, training = facts_of(recipe), recipe.training
     model = recipe.build_model(data.classes)
-    if recipe.mac_budget is not None:
-        MacBudget(model, recipe.mac_budget).look_ahead((3, data.side, data.side))
+    if training.mac_budget is not None:
+        MacBudget(model, training.mac_budget).look_ahead((3, data.side, data.side))
     cost = count_cost(recipe, data, model)
     reported = reported_for(recipe)
-    return Plan(
+    return TrainingPlan(
         recipe=recipe,
         data=data,
         cost=cost,
         reported=reported,
-        agreement=compare(cost, reported),
-        memory=estimate_memory(model, recipe, data.side),
-        steps_per_epoch=max(1, data.train_images // recipe.batch_size),
-        stages=_stages(model, recipe.epochs, recipe.ramp_end),
+        agreement=agreement_with(cost, reported),
+        memory=estimate_memory(model, training, data.side),
+        steps_per_epoch=max(1, data.train_images // training.batch_size),
+        stages=_stages(model, training.epochs, training.ramp_end),
     )
 
 
-def look_at_data(recipe: Recipe) -> DataFacts:
-    """Known by the name of the data set where that says it all, otherwise read from its folder."""
-    if recipe.data not in list_data():
-        raise unknown_name("data set", recipe.data, list_data())
-    has_folder = recipe.data_dir is not None and Path(recipe.data_dir).expanduser().is_dir()
-    if recipe.data == "parquet" or (recipe.data == "folder" and has_folder):
-        data = recipe.load_data()
-        return DataFacts(len(data.train), len(data.classes), data.input_size[-1], "counted")
-    known = KNOWN[recipe.data]
-    if recipe.image_size is None:
-        return known
-    if recipe.data.startswith("cifar") and recipe.image_size != known.side:
-        raise UserError(f"image size {recipe.image_size} is not {known.side}, the size of {recipe.data}. Leave it out")
-    return replace(known, side=recipe.image_size)
+def facts_of(recipe: Recipe) -> DataFacts:
+    """The facts of its data set, as far as they are known without reading it; see :func:`~dgconv.data.look_at_data`."""
+    data = recipe.data
+    return look_at_data(
+        data.name,
+        data.dir,
+        image_size=data.image_size,
+        label_column=data.label_column,
+        skip_corrupt_images=data.skip_corrupt_images,
+    )
 
 
 @one_thread()
-def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = None) -> Cost:
+def count_cost(recipe: Recipe, data: DataFacts, model: ImageClassifier | None = None) -> NetworkCost:
     """Parameters that are trained, and MACs of what will be left of them; those of the dense network included."""
     model = model or recipe.build_model(data.classes)
     size = (3, data.side, data.side)
     counts, used = count_macs_by_convention(model, size), what_will_be_left(model)
     left = counts if used is model else count_macs_by_convention(used, size)
     dense = {convention: count.dense_macs for convention, count in counts.items()}
-    return Cost(_parameters(model), {convention: count.macs for convention, count in left.items()}, dense)
+    return NetworkCost(_parameters(model), {convention: count.macs for convention, count in left.items()}, dense)
 
 
-def reported_for(recipe: Recipe) -> Reported | None:
-    """The paper's figures for a recipe, as long as nothing was changed about its network and data set."""
-    if recipe.name not in list_recipes():
-        return None
-    original = load_recipe(recipe.name)
-    same = all(getattr(recipe, name) == getattr(original, name) for name in ("model", "data", *MODEL_OPTIONS))
-    return reported_of(recipe.name) if same and recipe.image_size is None else None
-
-
-def compare(cost: Cost, reported: Reported | None) -> Agreement | None:
+def agreement_with(cost: NetworkCost, reported: Reported | None) -> Agreement | None:
     """Ours beside the reported MACs or saving, by the convention that comes closer; None where neither is printed."""
     if reported is None:
         return None
@@ -171,18 +141,20 @@ def compare(cost: Cost, reported: Reported | None) -> Agreement | None:
     return Agreement(closer, ours[closer], figure, 100 * (ours[closer] / figure - 1))
 
 
-def estimate_memory(model: nn.Module, recipe: Recipe, side: int) -> Memory:
+def estimate_memory(model: nn.Module, training: TrainingTable, side: int) -> StepMemory:
     """An estimate, from what autograd keeps of a small batch on the CPU, scaled to the batch of the recipe.
 
     Two small batches, because part of it (weights cast to bfloat16) does not grow with the batch. Working memory of
     single operations and what a GPU's libraries hold for themselves come on top.
     """
     small, large = 2, 4
-    kept = {count: _kept_bytes(model, torch.zeros(count, 3, side, side), recipe.precision) for count in (small, large)}
+    kept = {
+        count: _kept_bytes(model, torch.zeros(count, 3, side, side), training.precision) for count in (small, large)
+    }
     an_image = (kept[large] - kept[small]) / (large - small)
-    activations = kept[small] + an_image * (recipe.batch_size - small)
-    copies = 3 if recipe.momentum else 2
-    return Memory(state=4 * copies * _parameters(model), activations=max(0, round(activations)))
+    activations = kept[small] + an_image * (training.batch_size - small)
+    copies = 3 if training.momentum else 2
+    return StepMemory(state=4 * copies * _parameters(model), activations=max(0, round(activations)))
 
 
 def _kept_bytes(model: nn.Module, x: Tensor, precision: str) -> int:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Split
-from ..layers import DynamicGroupConv2d, GlobalGate, HeadGate
 from ..layers.gate import check_pruning_rate
 from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers, set_pruning_rate
@@ -25,30 +24,23 @@ def set_rate(model: nn.Module, rate: float, images: Tensor) -> None:
     what a convolution gives depends on how many channels it takes, and with the old ones answers are near chance.
 
     Args:
-        images: training images, normalised; see :func:`calibration_images`.
+        images: training images, normalized; see :func:`calibration_images`.
     """
     check_pruning_rate(rate)
-    if all(_prunes_at(layer, rate) for _, layer in dynamic_layers(model)):  # as it was trained
-        return
+    if all(layer.pruning_rate == rate and layer.gate.prunes_at(rate) for _, layer in dynamic_layers(model)):
+        return  # as it was trained; a loaded state_dict brings the gates along, but no target
     set_pruning_rate(model, rate)
-    gates = [layer.gate for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
-    for _ in range(SEARCHES if gates else 0):
+    thresholds = [t for _, layer in dynamic_layers(model) if (t := layer.gate.shared_threshold) is not None]
+    for _ in range(SEARCHES if thresholds else 0):
         threshold = quantile(_adapt_norms(model, images).abs(), rate)
-        for gate in gates:
-            gate.threshold.copy_(threshold)
+        for place in thresholds:
+            place.copy_(threshold)
     _adapt_norms(model, images)
 
 
 def can_set_rate(model: nn.Module) -> bool:
     """Whether it has gates that take a rate; those of your own do not."""
-    return any(isinstance(layer.gate, HeadGate | GlobalGate) for _, layer in dynamic_layers(model))
-
-
-def _prunes_at(layer: DynamicGroupConv2d, rate: float) -> bool:
-    """Not only by its target, which a loaded state_dict does not bring along."""
-    gate = layer.gate
-    is_there = not isinstance(gate, HeadGate) or int(gate.keep) == gate.count_at(rate)
-    return is_there and layer.pruning_rate == rate
+    return any(layer.gate.takes_rates for _, layer in dynamic_layers(model))
 
 
 def calibration_images(train_split: Split, device: torch.device | str = "cpu") -> Tensor:

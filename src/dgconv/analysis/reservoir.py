@@ -17,7 +17,7 @@ class Reservoir:
         self._random = random.Random(seed)
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
-        """Of the next ``count`` items: the rows to hold, and the slot in which each replaces what was there."""
+        """Chooses among the next ``count`` items: the rows to hold, and the slot that each takes."""
         held: dict[int, int] = {}  # by slot: a later row takes an earlier one's place
         for row in range(count):
             slot = self.seen if self.seen < self.size else self._random.randrange(self.seen + 1)

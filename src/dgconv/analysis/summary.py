@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..cost.macs import count_macs_by_convention
+from ..cost.rules import needs_images
 from ..data import Data
 from ..data.sample import sample
 from ..models import ImageClassifier
 from ..pruning import what_is_left
-from .mac_rules import needs_images
-from .macs import count_macs_by_convention
 
 MEASURED_IMAGES = 256  # whose MACs are counted, where they depend on the image
 

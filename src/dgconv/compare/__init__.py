@@ -1,8 +1,8 @@
 """Every method under one recipe, at one MAC budget: trained, counted and timed side by side."""
 
 from .budget import expected_share, options_for_budget
-from .record import Comparison, MethodResult, SeedResult
 from .run import CompareSettings, compare
+from .table import Comparison, MethodResult, SeedResult
 
 __all__ = [
     "compare",

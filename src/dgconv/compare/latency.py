@@ -1,20 +1,19 @@
 """How long one image takes in each of several networks, measured side by side on one thread of this CPU."""
 
 import statistics
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..deploy import prepare
-from ..deploy.bench import quartiles
-from ..deploy.prepared import PreparedModel
+from ..bench.timing import quartiles, time_side_by_side
+from ..deploy import PreparedModel, prepare
 from ..environment import one_thread
 
 SECONDS = 20.0  # that all repeats take together
-FEWEST, MOST = 5, 200  # repeats
 AGREE = 1e-2  # of the largest logit
 
 
@@ -30,29 +29,20 @@ class Latency:
 
 @torch.no_grad()
 def measure_latencies(networks: Mapping[str, nn.Module], images: Tensor) -> dict[str, Latency]:
-    """Batch 1, one thread, real images in turn: what a dynamic network computes depends on the image.
-
-    Repeats are interleaved, so that a machine that slows down slows all networks down; each call is timed right after
-    an untimed one of the same network, whose weights are then in the cache.
-    """
+    """Batch 1, one thread, real images in turn: what a dynamic network computes depends on the image."""
     prepared = {name: prepare(network) for name, network in networks.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in prepared}
     with one_thread():
         differences = {name: _disagreement(networks[name], prepared[name], images) for name in prepared}
-        started = time.perf_counter()
-        for repeat in range(MOST):
-            image = images[repeat % len(images)][None]
-            for name, network in prepared.items():
-                network(image)
-                start = time.perf_counter()
-                network(image)
-                seconds[name].append(time.perf_counter() - start)
-            if repeat + 1 >= FEWEST and time.perf_counter() - started > SECONDS:
-                break
+        seconds = time_side_by_side({n: _in_turn(network, images) for n, network in prepared.items()}, seconds=SECONDS)
     return {
         name: Latency(statistics.median(values), quartiles(values), _native_share(prepared[name]), differences[name])
         for name, values in seconds.items()
     }
+
+
+def _in_turn(network: PreparedModel, images: Tensor) -> Callable[[], Any]:
+    one_by_one = cycle(images.split(1))
+    return lambda: network(next(one_by_one))
 
 
 def _disagreement(network: nn.Module, prepared: PreparedModel, images: Tensor) -> float:

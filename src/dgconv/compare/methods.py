@@ -1,4 +1,4 @@
-"""The methods that are compared: what they are called, and in what form each of them runs once it is trained."""
+"""The methods that are compared, from their records, and in what form each of them runs once it is trained."""
 
 import copy
 from dataclasses import dataclass
@@ -6,60 +6,58 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..errors import UserError, unknown_name
-from ..layers import to_static_
-from ..pruning import PRUNING_METHODS, what_is_left
+from ..layers import DynamicGroupConv2d, to_static_
+from ..layers.method import METHODS, Method
+from ..pruning import what_is_left
+
+DENSE = "dense"
 
 
 @dataclass(frozen=True)
 class Rival:
-    """``how_it_runs`` says plainly what becomes of the saved MACs."""
+    """A row of a comparison: a method, or the dense network, which has none."""
 
     name: str
-    title: str
-    how_it_runs: str
+    method: Method | None
 
     @property
-    def prunes(self) -> bool:
-        """A pruning method of a dense network, and not a layer."""
-        return self.name in PRUNING_METHODS
+    def title(self) -> str:
+        return self.method.title if self.method else self.name
+
+    @property
+    def how_it_runs(self) -> str:
+        """What becomes of the saved MACs."""
+        return self.method.how_it_runs if self.method else "plain convolutions"
 
     def model_name(self, backbone: str) -> str:
-        return backbone if self.prunes or self.name == "dense" else f"{backbone}_{self.name}"
+        has_layer = self.method is not None and not self.method.prunes
+        return f"{backbone}_{self.name}" if has_layer else backbone
 
 
-SMALLER = "static: a smaller plain network"
-DENSE_ANYWAY = "not faster: computes densely, masks afterwards"
-RIVALS = {
-    rival.name: rival
-    for rival in (
-        Rival("dense", "dense", "plain convolutions"),
-        Rival("sgc", "SGC", "static: grouped convolutions"),
-        Rival("lgc", "LGC", "static: picks channels by index, then grouped convolutions"),
-        Rival("flgc", "FLGC", "static: picks channels by index, then a convolution a group"),
-        Rival("fbs", "FBS", "dynamic: an image's losing outputs are neither computed nor read"),
-        Rival("cgnet", "CGNet", DENSE_ANYWAY),
-        Rival("lccn", "LCCN", DENSE_ANYWAY),
-        Rival("l1", "L1", SMALLER),
-        Rival("sfp", "SFP", SMALLER),
-        Rival("fpgm", "FPGM", SMALLER),
-        Rival("ns", "NS", SMALLER),
-        Rival("dgc", "DGC", "dynamic: each image's left out channels are never read"),
-        Rival("dgcg", "DGC-G", "dynamic: each image's left out channels are never read"),
-    )
-}
+def rivals() -> dict[str, Rival]:
+    """The dense network, then static methods, those that look at the image, those that prune, and last DGC."""
+
+    def order(method: Method) -> tuple[bool, bool, bool]:
+        return method.make is DynamicGroupConv2d, method.prunes, method.choice_depends_on_image
+
+    return {DENSE: Rival(DENSE, None)} | {m.name: Rival(m.name, m) for m in sorted(METHODS.values(), key=order)}
+
+
+def find_rival(name: str) -> Rival:
+    if name not in rivals():
+        raise unknown_name("method", name, rivals())
+    return rivals()[name]
 
 
 def find_rivals(names: str) -> list[Rival]:
-    """By names, separated by commas."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    """Finds rivals by names, separated by commas; all there are, if none is named."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()] if names else list(rivals())
     if not wanted:
-        raise UserError(f"name at least one method. Known: {', '.join(RIVALS)}")
+        raise UserError(f"name at least one method, got {names!r}. Known: {', '.join(rivals())}")
     for name in wanted:
-        if name not in RIVALS:
-            raise unknown_name("method", name, RIVALS)
         if wanted.count(name) > 1:
             raise UserError(f"the method {name!r} is named twice")
-    return [RIVALS[name] for name in wanted]
+    return [find_rival(name) for name in wanted]
 
 
 def as_it_runs(model: nn.Module) -> nn.Module:

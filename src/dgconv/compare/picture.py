@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.figures.style import entitle, look_of
-from ..deploy.bench_picture import check_picture
-from .record import Comparison, MethodResult
+from ..bench.picture import check_picture
+from .table import Comparison, MethodResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

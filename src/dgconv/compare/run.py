@@ -6,28 +6,28 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..analysis.mac_rules import needs_images
-from ..analysis.macs import count_macs, count_macs_by_convention
-from ..analysis.plan import look_at_data
+from ..analysis.plan import facts_of
 from ..analysis.summary import MEASURED_IMAGES
+from ..bench.picture import check_picture
+from ..bench.timing import describe_machine
+from ..cost import count_macs, count_macs_by_convention, needs_images
+from ..data import find_data
 from ..data.load import refuse_unused_folder
 from ..data.sample import sample
-from ..deploy.bench import describe_machine
-from ..deploy.bench_picture import check_picture
 from ..environment import one_thread
 from ..errors import UserError, unknown_name
-from ..models import create_model, list_models
-from ..pruning.base import check_budget
-from ..train import Recipe, Result
+from ..models import create_model
+from ..models._registry import list_backbones
+from ..train import FinishedRun, Recipe
+from ..values import SHARE
 from .budget import options_for_budget
 from .latency import AGREE, Latency, measure_latencies
-from .methods import RIVALS, Rival, as_it_runs, find_rivals
+from .methods import Rival, as_it_runs, find_rivals
 from .picture import draw_comparison
-from .record import PICTURE, Comparison, MethodResult, SeedResult, budget_note, write_comparison
 from .runs import PlannedRun, WatcherFor, plan_runs, train_runs, unwatched
+from .table import PICTURE, Comparison, MethodResult, SeedResult, budget_note, write_comparison
 
 TIMED_IMAGES = 16
-DEFAULTS: dict[str, dict[str, int]] = {"digits": {"epochs": 15, "image_size": 16}}  # minutes on two cores
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class CompareSettings:
     """What to compare. None means the default for the data set, or for the backbone."""
 
     backbone: str = "resnet20"
-    methods: str = ",".join(RIVALS)
+    methods: str = ""  # separated by commas; all
     data: str = "digits"
     data_dir: str | None = None
     budget: float = 0.5
@@ -50,8 +50,8 @@ class CompareSettings:
 
     @property
     def shared(self) -> dict[str, Any]:
-        """The fields that all recipes have in common."""
-        defaults = DEFAULTS.get(self.data, {})
+        """The settings that all recipes have in common."""
+        defaults = find_data(self.data).short_training
         return {
             "data": self.data,
             "data_dir": self.data_dir,
@@ -73,16 +73,15 @@ class CompareSettings:
 
 def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]:
     """All that can be wrong is said here, before anything is trained."""
-    backbones = sorted({name.partition("_")[0] for name in list_models()})
-    if settings.backbone not in backbones:
-        raise unknown_name("backbone", settings.backbone, backbones)
-    check_budget(settings.budget)
+    if settings.backbone not in list_backbones():
+        raise unknown_name("backbone", settings.backbone, list_backbones())
+    SHARE.check("budget", settings.budget)
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise UserError(f"seeds must differ from each other, got {' '.join(map(str, settings.seeds)) or 'none'}")
     refuse_unused_folder(settings.data_dir, [settings.data])
     check_picture(folder / PICTURE)
     rivals = find_rivals(settings.methods)
-    side = look_at_data(Recipe(**settings.shared)).side
+    side = facts_of(Recipe.of(model=settings.backbone, **settings.shared)).side
     with one_thread():  # an image or two: where other processes use the cores, more threads wait for each other
         options = {
             rival.name: options_for_budget(
@@ -119,11 +118,11 @@ def compare(
     return comparison
 
 
-def _measure(run: PlannedRun, result: Result, form: nn.Module, images: Tensor) -> SeedResult:
+def _measure(run: PlannedRun, result: FinishedRun, form: nn.Module, images: Tensor) -> SeedResult:
     counted_on = images if needs_images(form) else None
     counts = count_macs_by_convention(form, tuple(images.shape[1:]), counted_on)
     return SeedResult(
-        seed=run.recipe.seed,
+        seed=run.recipe.training.seed,
         error=result.evaluation.error,
         macs={convention: count.macs for convention, count in counts.items()},
         parameters=sum(parameter.numel() for parameter in form.parameters()),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..train import Recipe, Result, train_all
-from ..train.checkpoint import CHECKPOINT, load_checkpoint, recipe_differences
+from ..runs import RunFolder
+from ..train import FinishedRun, Recipe, train_all
 from ..train.side_by_side import Silent, Watcher
 from .methods import Rival
 
@@ -28,7 +28,7 @@ class PlannedRun:
 
     @property
     def is_begun(self) -> bool:
-        return (self.folder / CHECKPOINT).exists()
+        return RunFolder(self.folder).has_checkpoint
 
 
 def plan_runs(
@@ -51,7 +51,7 @@ def plan_runs(
     for rival in rivals:
         for seed in seeds:
             chosen = options[rival.name]
-            recipe = Recipe(name=rival.name, model=rival.model_name(backbone), seed=seed, **shared, **chosen)
+            recipe = Recipe.of(rival.name, model=rival.model_name(backbone), seed=seed, **shared, **chosen)
             run = PlannedRun(rival, chosen, recipe, folder / f"{rival.name}-seed{seed}")
             if run.is_begun:
                 _check_same_recipe(run)
@@ -59,18 +59,18 @@ def plan_runs(
     return runs
 
 
-def train_runs(runs: list[PlannedRun], device: str, watchers: WatcherFor) -> dict[Path, Result]:
+def train_runs(runs: list[PlannedRun], device: str, watchers: WatcherFor) -> dict[Path, FinishedRun]:
     """Finish what was begun, and begin what was not; what is finished is only evaluated again."""
     jobs = [(run.recipe, run.folder) for run in runs]
-    with watchers([run.recipe.epochs for run in runs]) as watcher:
+    with watchers([run.recipe.training.epochs for run in runs]) as watcher:
         results = train_all(jobs, device=device, watcher=watcher, resuming="begun")
     return {result.folder: result for result in results}
 
 
 def _check_same_recipe(run: PlannedRun) -> None:
-    differences = recipe_differences(load_checkpoint(run.folder).recipe, run.recipe.to_dict())
-    if differences:
+    begun = Recipe.from_dict(RunFolder(run.folder).checkpoint.recipe, str(run.folder))
+    if differences := begun.refused_on_resume(run.recipe):
         raise UserError(
             f"{run.folder} holds a run of another recipe: {'; '.join(differences)}. "
-            "Name another folder with --out, or ask for what is there"
+            "Name another folder with `out`, or ask for what is there"
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 RGB = tuple[float, float, float]
-Batch = tuple[Tensor, Tensor]  # images float32 [B, 3, H, W], normalised; labels int64 [B]
+Batch = tuple[Tensor, Tensor]  # images float32 [B, 3, H, W], normalized; labels int64 [B]
 OnSkip = Callable[[int], None]
 
 
@@ -47,7 +47,7 @@ class Split(Protocol):
 
 @dataclass(frozen=True)
 class Data:
-    """A data set ready to train on; `mean` and `std` (per channel, of 0..1 pixels) normalise its images."""
+    """A data set ready to train on; `mean` and `std` (per channel, of 0..1 pixels) normalize its images."""
 
     name: str
     train: Split
@@ -58,5 +58,5 @@ class Data:
     std: RGB
 
     def to(self, device: torch.device | str) -> "Data":
-        """With both splits kept on a device, if they are held in memory."""
+        """The same data with both splits kept on a device, if they are held in memory."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))

@@ -1,6 +1,5 @@
 """Which columns of a Parquet file hold the images and the labels, by the hub's own notes in the file."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..errors import UserError
+from ..values import load_json
 
 PREFERRED = ("label", "fine_label")
 
@@ -47,7 +47,7 @@ def _class_names(features: dict[str, dict[str, Any]], label: str) -> list[str]:
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     """What the `datasets` library wrote about each column; nothing if the file is not its work."""
     try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        features = load_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {name: feature for name, feature in features.items() if isinstance(feature, dict)}
     except (KeyError, TypeError, AttributeError, ValueError):
         return {}
@@ -80,7 +80,7 @@ def _label_column(schema: pa.Schema, features: dict[str, dict[str, Any]], file: 
         if wanted not in integers:
             raise UserError(
                 f"{file} has no column {wanted!r} of whole numbers to take labels from; its columns: "
-                f"{describe(schema)}. Give --label-column one that has."
+                f"{describe(schema)}. Give `label_column` one that has."
             )
         return wanted
     marked = [name for name in integers if features.get(name, {}).get("_type") == "ClassLabel"]
@@ -91,7 +91,7 @@ def _label_column(schema: pa.Schema, features: dict[str, dict[str, Any]], file: 
         return marked[0]
     raise UserError(
         f"{file} does not say which column holds the labels; its columns: {describe(schema)}. "
-        "Name one of whole numbers with --label-column."
+        "Name one of whole numbers with `label_column`."
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from ..errors import UserError
+from ..errors import UserError, visible
 
 log = logging.getLogger(__name__)  # without a handler of the user's, warnings go to standard error
 
@@ -12,10 +12,8 @@ class CorruptImage(UserError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(problem)  # alone, so that it comes out of a worker process as it went in
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"{self.problem}; restore or remove it, or leave such images out with --skip-corrupt-images."
+        self.problem = visible(problem)
+        self.message = f"{self.problem}; restore or remove it, or leave such images out with `skip_corrupt_images`."
 
 
 class CorruptImages:

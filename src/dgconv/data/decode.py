@@ -1,9 +1,13 @@
 """Encoded images, wherever they are stored, and decoding them with Pillow."""
 
+import ctypes
+import multiprocessing
 import sys
 import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from io import BytesIO
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +21,13 @@ from .corrupt import CorruptImage, CorruptImages
 
 # Named, and most frequent first, because trying every format Pillow knows takes longer than a small image.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "PPM", "GIF", "TIFF")
+MOST_BYTES = 512 * 2**20  # of an encoded image
+MOST_PIXELS = 64_000_000  # of one, which takes half a gigabyte while it is decoded
+LARGE = 8_000_000  # pixels, from which on images are decoded one at a time
+MOST_SCANNED = 2_000_000_000  # pixels times scans of a JPEG: a tiny one may have thousands of empty ones
+SCAN = b"\xff\xda"  # begins one
 PART = 500  # images that a process decodes at a time
+T = TypeVar("T")
 
 
 class Encoded(Protocol):
@@ -36,6 +46,15 @@ class Encoded(Protocol):
 
 def decode(source: Encoded, index: int) -> Image.Image:
     """One image as RGB. Bytes that are no image raise `CorruptImage`; bytes that cannot be had, another `UserError`."""
+    return decode_and(lambda image: image, source, index, nullcontext())
+
+
+def decode_and(
+    use: Callable[[Image.Image], T], source: Encoded, index: int, one_at_a_time: AbstractContextManager[object]
+) -> T:
+    """What `use` makes of one image as RGB. Of a large one it is made within `one_at_a_time`, a lock that all processes
+    share which decode at the same time: each holds hundreds of megabytes until it has made something smaller of it.
+    """
     try:
         content = source.read(index)
     except OSError as error:  # a disk gone is no corrupt image, and must not be skipped like one
@@ -43,7 +62,15 @@ def decode(source: Encoded, index: int) -> Image.Image:
     try:
         # Pillow's remarks about images that it reads all the same would come from each worker in each epoch
         with warnings.catch_warnings(action="ignore"):
-            return _rgb(Image.open(BytesIO(content), formats=FORMATS))
+            image = Image.open(BytesIO(content), formats=FORMATS)
+            _refuse_giants(image, content)
+            if image.width * image.height <= LARGE:
+                return use(_rgb(image))
+            with one_at_a_time:
+                made = use(_rgb(image))
+                del image
+                give_back_memory()
+                return made
     except MemoryError:  # nor is that the image's fault
         raise MemoryError(f"for the image in {source.where(index)}") from None
     except Exception as error:  # on damaged bytes Pillow's decoders raise nearly anything
@@ -56,6 +83,16 @@ def _problem(source: Encoded, index: int, reason: object) -> str:
     return f"cannot read the image in {source.where(index)}: {reason}. Expected an intact {', '.join(FORMATS)} image"
 
 
+def _refuse_giants(image: Image.Image, content: bytes) -> None:
+    """By the header alone: nothing is decoded yet."""
+    pixels = image.width * image.height
+    if pixels > MOST_PIXELS:
+        most = MOST_PIXELS // 10**6
+        raise ValueError(f"it has {image.width:,} x {image.height:,} pixels, and at most {most} megapixels are read")
+    if image.format == "JPEG" and pixels * content.count(SCAN) > MOST_SCANNED:
+        raise ValueError(f"it has {content.count(SCAN):,} scans")
+
+
 def _rgb(image: Image.Image) -> Image.Image:
     """Grey, palette or transparent images too; 16-bit ones scaled, where Pillow would clip them to white."""
     if image.mode.startswith(("I", "F")):
@@ -63,7 +100,16 @@ def _rgb(image: Image.Image) -> Image.Image:
         if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > 0xFFFF:
             raise ValueError("its pixels are no numbers of 8 or 16 bits")
         image = Image.fromarray((pixels >> 8).astype(np.uint8))
+    if image.mode == "RGB":  # which convert would copy
+        image.load()
+        return image
     return image.convert("RGB")
+
+
+def give_back_memory() -> None:
+    """To the system, where the C library is GNU's: of what a large image took it would keep all for the next one."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def first_size(source: Encoded, corrupt: CorruptImages) -> tuple[int, int]:
@@ -121,6 +167,7 @@ class _Parts(Dataset[PartOrError]):
 
     def __init__(self, source: Encoded, size: tuple[int, int], skip: bool) -> None:
         self.source, self.size, self.skip = source, size, skip
+        self.one_at_a_time = multiprocessing.Lock()
 
     def __len__(self) -> int:
         return -(-len(self.source) // PART)
@@ -134,7 +181,7 @@ class _Parts(Dataset[PartOrError]):
         errors: list[CorruptImage] = []
         for index in indices:
             try:
-                image = decode(self.source, index)
+                image = decode_and(self._if_it_fits, self.source, index, self.one_at_a_time)
             except CorruptImage as error:
                 if not self.skip:
                     return error
@@ -142,12 +189,15 @@ class _Parts(Dataset[PartOrError]):
                 continue
             except UserError as error:
                 return error
-            if image.size != self.size:
+            if image is None:
                 return None
-            pixels[len(good)] = np.asarray(image)
+            pixels[len(good)] = image
             good.append(index)
         tensor = torch.from_numpy(pixels[: len(good)]).permute(0, 3, 1, 2).contiguous()
         return tensor, torch.tensor(good, dtype=torch.int64), errors
+
+    def _if_it_fits(self, image: Image.Image) -> np.ndarray | None:
+        return np.asarray(image) if image.size == self.size else None
 
 
 def default_workers() -> int:

@@ -4,12 +4,14 @@ import torch
 from torch.nn.functional import interpolate
 
 from .base import Data
+from .facts import DataFacts, DataSetRecord
 from .stats import measure
 from .tensor_split import TensorSplit
 
 SIDE = 32
 TEST_EVERY = 5  # every fifth image is for testing
 WHITE = 16  # the brightest value of the originals
+RECORD = DataSetRecord(facts=DataFacts(1437, 10, SIDE), short_training={"epochs": 15, "image_size": 16})
 
 
 def load_digits(image_size: int | None = None) -> Data:

@@ -1,10 +1,12 @@
 """A split decoded while it is used, for images too large or too many to keep in memory."""
 
+import multiprocessing
 from collections.abc import Iterator
 from typing import Self
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -12,7 +14,7 @@ from ..errors import UserError
 from .base import Batch, OnSkip
 from .corrupt import CorruptImage, CorruptImages
 from .crops import central_view, random_view
-from .decode import Encoded, decode, default_workers, none_readable
+from .decode import Encoded, decode_and, default_workers, none_readable
 from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
@@ -67,7 +69,7 @@ class EncodedSplit:
             pin_memory=torch.device(device).type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from torch's global one
         )
-        normalise = self.stats.normaliser(device)
+        normalize = self.stats.normalizer(device)
         for batch in loader:
             if isinstance(batch, UserError):
                 raise batch
@@ -77,7 +79,7 @@ class EncodedSplit:
                 on_skip(len(batch[2]))
             images, labels = (part.to(device, non_blocking=True) for part in batch[:2])
             if len(labels):
-                yield normalise(images), labels
+                yield normalize(images), labels
 
 
 ReadBatch = tuple[Tensor, Tensor, list[CorruptImage]]
@@ -95,6 +97,7 @@ class _Epoch(Dataset[ReadBatch | UserError]):
     ) -> None:
         self.source, self.labels, self.size, self.batches = source, labels, size, batches
         self.seed, self.skip = seed, skip
+        self.one_at_a_time = multiprocessing.Lock()  # for large images: each of several workers may meet one
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -131,7 +134,10 @@ class _Epoch(Dataset[ReadBatch | UserError]):
 
     def _view(self, index: int, place: int) -> np.ndarray:
         """Random by the seed of the pass and the image's place alone, so the number of workers changes nothing."""
-        image = decode(self.source, index)
-        if self.seed is None:
-            return np.asarray(central_view(image, self.size))
-        return np.asarray(random_view(image, self.size, np.random.default_rng((self.seed, place))))
+
+        def view(image: Image.Image) -> np.ndarray:
+            if self.seed is None:
+                return np.asarray(central_view(image, self.size))
+            return np.asarray(random_view(image, self.size, np.random.default_rng((self.seed, place))))
+
+        return decode_and(view, self.source, index, self.one_at_a_time)

@@ -1,39 +1,69 @@
 """The one door to every data set, by name."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import UserError, unknown_name
-from . import folder, shards
+from . import cifar, digits, folder, shards
 from .base import Data
-from .cifar import load_cifar
 from .corrupt import CorruptImages
-from .digits import load_digits
-from .folder import load_folder
+from .facts import DataFacts, DataSetRecord
 from .parquet import load_parquet
 
-NEEDED_FOLDER = {
-    "digits": None,
-    "cifar10": shards.NEEDS,
-    "cifar100": shards.NEEDS,
-    "parquet": shards.NEEDS,
-    "folder": folder.NEEDS,
+DATA_SETS = {
+    "digits": digits.RECORD,
+    **cifar.RECORDS,
+    "parquet": DataSetRecord(shards.NEEDS, has_columns=True),
+    "folder": folder.RECORD,
 }
 
 
 def list_data() -> list[str]:
     """The names `load_data` knows."""
-    return list(NEEDED_FOLDER)
+    return list(DATA_SETS)
+
+
+def find_data(name: str) -> DataSetRecord:
+    if name not in DATA_SETS:
+        raise unknown_name("data set", name, DATA_SETS)
+    return DATA_SETS[name]
 
 
 def refuse_unused_folder(data_dir: str | Path | None, names: Iterable[str]) -> None:
     """Refuse a folder that none of these data sets would be read from."""
-    if data_dir is not None and set(names) == {"digits"}:
-        others = ", ".join(name for name, needed in NEEDED_FOLDER.items() if needed)
+    if data_dir is not None and not any(find_data(name).needs for name in names):
+        others = ", ".join(name for name, record in DATA_SETS.items() if record.needs)
         raise UserError(
             f"nothing would be read from data folder {data_dir}: the digits are embedded. "
-            f"Leave --data-dir out; it is for {others}."
+            f"Leave `data_dir` out; it is for {others}."
         )
+
+
+def look_at_data(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    image_size: int | None = None,
+    label_column: str | None = None,
+    skip_corrupt_images: bool = False,
+) -> DataFacts:
+    """Known by the name of the data set where that says it all, otherwise read from its folder."""
+    record = find_data(name)
+    has_folder = data_dir is not None and Path(data_dir).expanduser().is_dir()
+    if record.facts is None or (record.facts.source == "assumed" and has_folder):
+        data = load_data(
+            name,
+            data_dir,
+            image_size=image_size,
+            label_column=label_column,
+            skip_corrupt_images=skip_corrupt_images,
+        )
+        return DataFacts(len(data.train), len(data.classes), data.input_size[-1], "counted")
+    side = record.facts.side
+    if image_size not in (None, side) and not record.can_resize:
+        raise UserError(f"image size {image_size} is not {side}, the size of {name}. Leave it out")
+    return replace(record.facts, side=image_size or side)
 
 
 def load_data(
@@ -52,23 +82,22 @@ def load_data(
     large or many (None: one a core, at most 8; 0: none). A corrupt image is an error that names it or, with
     `skip_corrupt_images`, a warning that does, and then the image is skipped as `Split.batches` says.
     """
-    if name not in NEEDED_FOLDER:
-        raise unknown_name("data set", name, list_data())
+    record = find_data(name)
     if image_size is not None and image_size < 1:
         raise UserError(f"image size {image_size} is not allowed; give a whole number of at least 1.")
     if workers is not None and workers < 0:
         raise UserError(f"{workers} workers are not possible; give 0 to decode without worker processes.")
-    if label_column is not None and name in ("digits", "folder"):
+    if label_column is not None and not record.has_columns:
         raise UserError(f"label column {label_column!r} has no meaning for {name!r}, only for Parquet; omit it.")
 
     refuse_unused_folder(data_dir, [name])
-    if name == "digits":
-        return load_digits(image_size)
+    if record.needs is None:
+        return digits.load_digits(image_size)
     if data_dir is None:
-        raise UserError(f"data set {name!r} needs --data-dir, the folder that holds {NEEDED_FOLDER[name]}.")
+        raise UserError(f"data set {name!r} needs `data_dir`, the folder that holds {record.needs}.")
     root = Path(data_dir).expanduser()
     corrupt = CorruptImages(skip_corrupt_images)
     if name == "folder":
-        return load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
-    load = load_parquet if name == "parquet" else load_cifar
+        return folder.load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
+    load = cifar.load_cifar if name in cifar.RECORDS else load_parquet
     return load(name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt)

@@ -23,7 +23,7 @@ def require_folder(folder: Path, needs: str) -> None:
     """Refuse a data folder that is not there; `needs` says what it has to hold."""
     if folder.is_dir():
         return
-    advice = f"Give --data-dir the folder that holds {needs}."
+    advice = f"Give `data_dir` the folder that holds {needs}."
     if folder.exists():
         raise UserError(f"data folder {folder} is a file. {advice}")
     parent = next(above for above in folder.absolute().parents if above.is_dir())

@@ -1,6 +1,8 @@
 """Reading the images and labels of one split out of its Parquet files, and refusing what cannot be used."""
 
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 
@@ -12,8 +14,13 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from ..files import open_file
 from .columns import Columns, describe, holds_bytes
+from .pages import measure_pages
 
+MOST_TIMES, FREE = 100, 64 * 2**20  # how much larger than its file a data set may become, and what any may take
+BATCH_BYTES = 2**29  # read at a time: Arrow holds no more than 2 GiB of a column in one piece
+BATCH_ROWS = 4, 1024  # as many at least, as one by one takes long, and at most
 MAX_CLASSES = 100_000  # where the file does not name them: larger numbers are no classes, but ids or times
 
 
@@ -39,10 +46,8 @@ class Rows:
 
 def read_schema(file: Path) -> pa.Schema:
     """The columns of a file and the notes the hub left in it."""
-    try:
-        return pq.read_schema(file)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from error
+    with _reading(file) as parquet:
+        return parquet.schema_arrow
 
 
 def read_rows(files: list[Path], columns: Columns) -> tuple[Rows, Tensor]:
@@ -74,15 +79,41 @@ def _read_table(file: Path, columns: Columns) -> pa.Table:
     for name in (columns.image, columns.label):
         if schema.names.count(name) > 1:
             raise UserError(f"{file} has several columns {name!r}. Save the data set with a name for each.")
-    try:
-        with pq.ParquetFile(file) as parquet:
-            return parquet.read(columns=[columns.image, columns.label])
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from error
+    with _reading(file) as parquet:
+        names = [f"{columns.image}.bytes", columns.label]
+        rows = _rows_at_a_time(file, parquet.metadata, names)
+        batches, room = [], _room(file)
+        for batch in parquet.iter_batches(rows, columns=names):
+            room -= batch.nbytes
+            if room < 0:
+                raise ValueError(f"its rows have more than {MOST_TIMES} times the bytes of the file")
+            batches.append(batch)
+        return pa.Table.from_batches(batches, parquet.schema_arrow if not batches else batches[0].schema)
+
+
+def _room(file: Path) -> int:
+    return MOST_TIMES * file.stat().st_size + FREE
+
+
+def _rows_at_a_time(file: Path, notes: pq.FileMetaData, names: list[str]) -> int:
+    """As many as hold no more memory than is meant, whatever a value of a page may be."""
+    if notes.num_rows > file.stat().st_size:
+        raise ValueError(f"it says that it has {notes.num_rows:,} rows, more than bytes")
+    total = largest = 1
+    with open_file(file) as content:
+        for group in map(notes.row_group, range(notes.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                if group.num_rows and column.path_in_schema in names:
+                    pages = measure_pages(content, column)
+                    total, largest = total + pages.total, max(largest, pages.largest)
+    if total > _room(file):
+        raise ValueError(f"its pages have more than {MOST_TIMES} times the bytes of the file")
+    least, most = BATCH_ROWS
+    return max(least, min(most, BATCH_BYTES // largest))
 
 
 def _image_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Of one type, though writers differ in theirs."""
+    """The bytes of the images as one type, though writers differ in theirs."""
     return pc.struct_field(column, "bytes").cast(pa.large_binary())
 
 
@@ -90,7 +121,7 @@ def _labels(column: pa.ChunkedArray, file: Path, columns: Columns) -> np.ndarray
     if column.null_count:
         raise UserError(
             f"{file}, row {_first(pc.is_null(column))} has no label in column {columns.label!r}. "
-            "Every image needs one: remove those rows or choose another column with --label-column."
+            "Every image needs one: remove those rows or choose another column with `label_column`."
         )
     labels = column.to_numpy().astype(np.int64)
     count = len(columns.classes) or MAX_CLASSES
@@ -101,11 +132,11 @@ def _labels(column: pa.ChunkedArray, file: Path, columns: Columns) -> np.ndarray
     if label == -1:
         raise UserError(
             f"{place} has label -1 in column {columns.label!r}: the labels of this split are hidden. "
-            "Move its files away, so that the validation split is used, or choose another --label-column."
+            "Move its files away, so that the validation split is used, or choose another `label_column`."
         )
     raise UserError(
         f"{place} has label {label} in column {columns.label!r}; expected 0 to {count - 1}. "
-        "Repair the file, or choose another column with --label-column."
+        "Repair the file, or choose another column with `label_column`."
     )
 
 
@@ -113,8 +144,19 @@ def _first(mask: pa.ChunkedArray) -> int:
     return int(pc.index(mask, True).as_py())
 
 
+@contextmanager
+def _reading(file: Path) -> Iterator[pq.ParquetFile]:
+    try:
+        with open_file(file), pq.ParquetFile(file) as parquet:  # the former refuses what is no file
+            yield parquet
+    except UserError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+        raise _unreadable(file, error) from error
+
+
 def _unreadable(file: Path, error: Exception) -> UserError:
-    reason = str(error).splitlines()[0].rstrip(".")
+    reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     return UserError(
         f"cannot read {file} ({file.stat().st_size:,} bytes) as Parquet: {reason}. Download it again, whole."
     )

@@ -1,6 +1,7 @@
 """Finding the Parquet files of a data set downloaded from the Hugging Face hub."""
 
 import re
+from itertools import count, islice
 from pathlib import Path
 
 from ..errors import UserError
@@ -8,6 +9,7 @@ from .look import not_found, require_folder, subfolders
 
 NEEDS = "train-*.parquet and test-*.parquet (itself, or in data/ or one other subfolder)"
 TEST_NAMES = ("test", "validation", "val")
+SHOWN = 6  # names in a message
 SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
@@ -33,11 +35,11 @@ def _folder_of(root: Path) -> Path:
         raise not_found(
             root,
             "train-*.parquet, nor has data/ or another subfolder",
-            f"Give --data-dir the folder with {NEEDS}.",
+            f"Give `data_dir` the folder with {NEEDS}.",
         )
     if len(others) > 1:
         names = ", ".join(folder.name for folder in others)
-        raise UserError(f"{root} holds several data sets: {names}. Give --data-dir one of these subfolders.")
+        raise UserError(f"{root} holds several data sets: {names}. Give `data_dir` one of these subfolders.")
     return others[0]
 
 
@@ -51,16 +53,17 @@ def _refuse_missing(shards: list[Path], split: str) -> None:
     """Half a data set trains without complaint and reports a wrong accuracy."""
     numbers = [(int(match[1]), int(match[2])) for shard in shards if (match := SHARD.search(shard.name)) is not None]
     for total in {total for _, total in numbers}:
-        missing = sorted(set(range(total)) - {number for number, of in numbers if of == total})
-        if missing:
-            names = [f"{split}-{number:05d}-of-{total:05d}.parquet" for number in missing]
+        there = {number for number, of in numbers if of == total and number < total}
+        if missing := total - len(there):
+            first = islice((number for number in count() if number not in there), min(missing, SHOWN))
+            names = [f"{split}-{number:05d}-of-{total:05d}.parquet" for number in first]
             raise UserError(
-                f"{shards[0].parent} lacks {len(missing)} of the {total} files of its {split} split: "
-                f"{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}. Download them into it."
+                f"{shards[0].parent} lacks {missing} of the {total} files of its {split} split: "
+                f"{', '.join(names)}{', ...' if missing > SHOWN else ''}. Download them into it."
             )
     if len(numbers) > max((total for _, total in numbers), default=0):
         names = [shard.name for shard in shards]
         raise UserError(
-            f"{shards[0].parent} holds more than one copy of its {split} split: {', '.join(names[:6])}. "
+            f"{shards[0].parent} holds more than one copy of its {split} split: {', '.join(names[:SHOWN])}. "
             "Keep the files of one."
         )

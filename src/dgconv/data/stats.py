@@ -1,4 +1,4 @@
-"""The mean and standard deviation of pixels, known or measured, and normalising by them."""
+"""The mean and standard deviation of pixels, known or measured, and normalizing by them."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,8 +17,8 @@ class Stats(NamedTuple):
     mean: RGB
     std: RGB
 
-    def normaliser(self, device: torch.device | str) -> Callable[[Tensor], Tensor]:
-        """Turns uint8 images on `device` into normalised floats.
+    def normalizer(self, device: torch.device | str) -> Callable[[Tensor], Tensor]:
+        """Turns uint8 images on `device` into normalized floats.
 
         Made once per pass, because copying the constants to an accelerator waits for the work queued there.
         """

@@ -1,11 +1,9 @@
-"""From a trained network to a fast one: :func:`prepare` it for this CPU, measure it, keep it on disk,
-write it for other programs."""
+"""From a trained network to a fast one: prepared for this CPU, kept on disk, written for other programs."""
 
-from .bench import measure
-from .export import export_model
-from .prepare import prepare
-from .prepared import PreparedModel
-from .program import StepTime
+from .compile.prepare import prepare
+from .export.formats import export_model
+from .run.prepared import PreparedModel
+from .run.program import StepTime
 from .storage import load, save
 
-__all__ = ["prepare", "PreparedModel", "StepTime", "save", "load", "export_model", "measure"]
+__all__ = ["prepare", "PreparedModel", "StepTime", "save", "load", "export_model"]

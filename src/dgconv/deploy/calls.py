@@ -21,7 +21,7 @@ class Slot:
 
 
 @dataclass
-class Call:
+class TorchCall:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -40,12 +40,12 @@ class Call:
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By the function's name, if it has one here: there is no pickling ``F.max_pool2d``."""
+        """Pickles by the function's name, if it has one here: there is no pickling ``F.max_pool2d``."""
         return _call, (NAMES.get(self.function, self.function), self.args, self.kwargs)
 
 
-def _call(function: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-    return Call(STORABLE[function] if isinstance(function, str) else function, args, kwargs)
+def _call(function: Callable[..., Any] | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TorchCall:
+    return TorchCall(STORABLE[function] if isinstance(function, str) else function, args, kwargs)
 
 
 @dataclass(eq=False)
@@ -60,18 +60,18 @@ class Together:
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a step that is left to torch calls in the end."""
-    return function.function if isinstance(function, Call) else function
+    return function.function if isinstance(function, TorchCall) else function
 
 
 def overwriting(function: Callable[..., Any]) -> Callable[..., Any]:
     """The call of an elementwise function in the form that writes over what it is given, if there is one."""
-    if not isinstance(function, Call) or function.function not in ELEMENTWISE.values():
+    if not isinstance(function, TorchCall) or function.function not in ELEMENTWISE.values():
         return function
     if not takes_inplace(function.function):
         return function
     bound = inspect.signature(function.function).bind(*function.args, **function.kwargs)
     bound.arguments["inplace"] = True
-    return Call(function.function, bound.args, bound.kwargs)
+    return TorchCall(function.function, bound.args, bound.kwargs)
 
 
 def takes_inplace(function: Callable[..., Any]) -> bool:

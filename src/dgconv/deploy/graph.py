@@ -1,14 +1,14 @@
 """What a prepared network consists of: a short list of steps over named values, each step a fused operation.
 
-:mod:`~dgconv.deploy.prepare` writes it from a model, :mod:`~dgconv.deploy.torch_steps` runs it with torch and so
-defines what each step means, and :mod:`~dgconv.deploy.program` runs it in native code.
+:mod:`~dgconv.deploy.prepare` writes it from a model, :mod:`~dgconv.deploy.run.torch_steps` runs it with torch and so
+defines what each step means, and :mod:`~dgconv.deploy.run.program` runs it in native code.
 
 All tensors are float32. A value is planes, [B, C, height, width], or after ``GlobalPool`` or ``Linear`` rows,
 [B, features].
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Literal
 
 from torch import Tensor
@@ -116,7 +116,7 @@ class Linear:
 
 
 @dataclass
-class Pointwise:
+class Elementwise:
     """``activation(norm(x) + other)``: what no convolution could take in. With an ``order`` x is ``x[:, order]``."""
 
     input: str
@@ -130,7 +130,7 @@ class Pointwise:
 
 @dataclass
 class Concat:
-    """Along the channels. Free where each part can be written in place."""
+    """Joins values along the channels; free where each part can be written in place."""
 
     inputs: list[str]
     output: str
@@ -149,7 +149,7 @@ class Torch:
     may_change_inputs: bool = False  # code that nobody looked into
 
 
-Step = Conv | Pool | GlobalPool | Linear | Pointwise | Concat | Torch
+Step = Conv | Pool | GlobalPool | Linear | Elementwise | Concat | Torch
 
 
 def values_read(step: Step) -> list[str]:
@@ -158,6 +158,16 @@ def values_read(step: Step) -> list[str]:
         return list(step.inputs)
     others = (getattr(step, "residual", None), getattr(step, "other", None))
     return [step.input, *(name for name in others if name is not None)]
+
+
+def tensors_of(record: Any) -> Iterator[Tensor]:
+    """The tensors that a graph, a step or a part of one holds."""
+    for value in vars(record).values():
+        if isinstance(value, Tensor):
+            yield value
+        for part in value if isinstance(value, list) else (value,):
+            if is_dataclass(part):
+                yield from tensors_of(part)
 
 
 @dataclass

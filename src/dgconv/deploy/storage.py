@@ -5,6 +5,7 @@ Weights are stored as torch has them, since the packed form depends on the CPU: 
 
 import hashlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -12,20 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from .. import __version__
 from ..errors import UserError
-from ..models.storage import write_atomically
+from ..files import read_whole, write_atomically
+from ..runs.tensors import TensorFile
+from ..runs.tensors import to_bytes as to_safetensors
+from ..values import LONGEST_JSON, load_json
+from ..version import __version__
 from . import calls, graph
 from .calls import NAMES, STORABLE, Together, called, name_of
 from .graph import Graph, Torch
-from .prepared import PreparedModel
+from .run.prepared import PreparedModel
+from .validate import why_not
+from .weights import from_bytes as weights_from_bytes
+from .weights import read_weights
 
 GRAPH, WEIGHTS = "graph.json", "weights.safetensors"
-FORMAT = 1
+FORMAT = 2
+NO_NUMBERS = {str(value): value for value in (math.inf, -math.inf, math.nan)}  # floats that JSON has no word for
 TYPES = {
     record.__name__: record
     for record in (
@@ -37,10 +43,10 @@ TYPES = {
         graph.Pool,
         graph.GlobalPool,
         graph.Linear,
-        graph.Pointwise,
+        graph.Elementwise,
         graph.Concat,
         graph.Torch,
-        calls.Call,
+        calls.TorchCall,
         calls.Slot,
         calls.Together,
     )
@@ -52,26 +58,66 @@ def save(prepared: PreparedModel, folder: Path | str) -> None:
     """Write a prepared model; :func:`load` reads it. The files need nothing of the original model's code."""
     if not isinstance(prepared, PreparedModel):
         raise UserError(f"save takes what prepare() returned, got a {type(prepared).__name__}")
-    _check_storable(prepared.graph)
-    folder, tensors = Path(folder), _Tensors()
-    content = json.dumps({"dgconv": __version__, "format": FORMAT, "graph": _encode(prepared.graph, "", tensors)})
+    content, weights = to_bytes(prepared)
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / WEIGHTS, to_safetensors(tensors.by_name, {GRAPH: _digest(content)}))
-    write_atomically(folder / GRAPH, content.encode())
+    write_atomically(folder / WEIGHTS, weights)
+    write_atomically(folder / GRAPH, content)
 
 
 def load(folder: Path | str) -> PreparedModel:
-    """The prepared model of a folder, packed for this machine."""
+    """The prepared model of a folder, packed for this machine.
+
+    Any file may be given: one that is damaged, or was made to do harm, is refused with a ``UserError``, here or when
+    the model is called with an image that it would need too much memory for.
+    """
     folder = Path(folder)
     content = _read(folder / GRAPH)
-    tensors = _read_weights(folder / WEIGHTS, _digest(content))
     try:
-        record = json.loads(content)
+        weights = read_weights(folder / WEIGHTS)
+    except FileNotFoundError:
+        problem = f"{folder / WEIGHTS} is missing: the model was not saved to the end, or the file was moved"
+        raise UserError(problem) from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / WEIGHTS} is damaged or not a safetensors file: {error}") from None
+    return _restore(content, weights, folder)
+
+
+def to_bytes(prepared: PreparedModel) -> tuple[bytes, bytes]:
+    """What the two files hold: the graph and the weights."""
+    _check_storable(prepared.graph)
+    tensors = _Tensors()
+    record = _encode(prepared.graph, "", tensors)
+    if problem := why_not(_decode(record, tensors.by_name)):
+        raise UserError(f"the model cannot be stored: {problem}. Save the original model, and prepare it after loading")
+    content = json.dumps({"dgconv": __version__, "format": FORMAT, "graph": record}).encode()
+    return content, to_safetensors(tensors.by_name, {GRAPH: _digest(content)})
+
+
+def from_bytes(content: bytes, weights: bytes) -> PreparedModel:
+    """The model that :func:`to_bytes` was given, as :func:`load` would read it."""
+    try:
+        file = weights_from_bytes(weights)
+    except ValueError as error:
+        raise UserError(f"the weights are damaged or not a safetensors file: {error}") from None
+    return _restore(content, file, Path())
+
+
+def _restore(content: bytes, weights: TensorFile, folder: Path) -> PreparedModel:
+    if weights.metadata.keys() != {GRAPH} or weights.metadata[GRAPH] != _digest(content):
+        raise UserError(f"{folder / WEIGHTS} does not belong to the {GRAPH} beside it; save the model again")
+    try:
+        record = load_json(content)
         if record["format"] != FORMAT:
-            raise UserError(f"{folder / GRAPH} has format {record['format']}, not {FORMAT}; save the model again")
-        return PreparedModel(_decode(record["graph"], tensors))
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise UserError(f"{folder / GRAPH} has format {record['format']!r}, not {FORMAT}; save the model again")
+        graph = _decode(record["graph"], weights.tensors)
+    except UserError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"{folder / GRAPH} is damaged or was not written by dgconv.deploy.save: {error!r}") from None
+    if problem := why_not(graph):
+        raise UserError(f"{folder / GRAPH} is damaged: {problem}. Save the model again")
+    return PreparedModel(graph, is_foreign=True)
 
 
 def _check_storable(prepared: Graph) -> None:
@@ -112,7 +158,7 @@ class _Tensors:
         self._names: dict[tuple[Any, ...], str] = {}
 
     def name(self, tensor: Tensor, path: str) -> str:
-        """Of a tensor found at a place in the graph: the first place where it was found."""
+        """Names a tensor found at a place in the graph after the first place where it was found."""
         same = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         name = self._names.setdefault(same, path)
         if name == path:  # a copy, for other views of its memory may be stored too, and safetensors refuses those
@@ -121,7 +167,7 @@ class _Tensors:
 
 
 def _encode(value: Any, path: str, tensors: _Tensors) -> Any:
-    """As JSON; each tensor goes to ``tensors`` and leaves its name."""
+    """Encodes a value as JSON; each tensor goes to ``tensors`` and leaves its name."""
     if isinstance(value, Tensor):
         return {"tensor": tensors.name(value, path)}
     if is_dataclass(value):
@@ -137,6 +183,8 @@ def _encode(value: Any, path: str, tensors: _Tensors) -> Any:
         return {"slice": _encode([value.start, value.stop, value.step], path, tensors)}
     if callable(value) and value in NAMES:
         return {"function": NAMES[value]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise UserError(f"{path} holds a {type(value).__name__}, which a file cannot hold")
@@ -147,6 +195,8 @@ def _encode_items(items: dict[str, Any], path: str, tensors: _Tensors) -> dict[s
 
 
 def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, list):
+        raise ValueError("a list that does not say so")
     if not isinstance(value, dict):
         return value
     if "type" in value:
@@ -156,6 +206,7 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     decoders: dict[str, Callable[[Any], Any]] = {
         "tensor": lambda name: tensors[name],
         "function": lambda name: STORABLE[name],
+        "float": lambda name: NO_NUMBERS[name],
         "dict": lambda items: {key: _decode(item, tensors) for key, item in items.items()},
         "ordered dict": lambda items: OrderedDict((key, _decode(item, tensors)) for key, item in items.items()),
         "list": lambda items: [_decode(item, tensors) for item in items],
@@ -165,28 +216,16 @@ def _decode(value: Any, tensors: dict[str, Tensor]) -> Any:
     return decoders[kind](content)
 
 
-def _digest(content: str) -> str:
+def _digest(content: bytes) -> str:
     """Tells whether graph and weights were written together."""
-    return hashlib.sha256(content.encode()).hexdigest()
+    return hashlib.sha256(content).hexdigest()
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> bytes:
     try:
-        return path.read_text()
+        return read_whole(path, LONGEST_JSON)
     except FileNotFoundError:
         problem = f"{path.parent} is no prepared model: it has no {path.name}. dgconv.deploy.save writes one"
         raise UserError(problem) from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise UserError(f"{path} cannot be read: {error}") from None
-
-
-def _read_weights(path: Path, digest: str) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, "pt") as file:
-            if (file.metadata() or {}).get(GRAPH) != digest:
-                raise UserError(f"{path} does not belong to the {GRAPH} beside it; save the model again")
-            return {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118  not a mapping
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing: the model was not saved to the end, or the file was moved") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors file: {error}") from None

@@ -3,6 +3,7 @@
 import base64
 import warnings
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,12 +17,12 @@ from torch import Tensor
 from ..data import Data
 from ..data.corrupt import CorruptImage
 from ..data.crops import central_view
-from ..data.decode import FORMATS, decode
+from ..data.decode import FORMATS, MOST_PIXELS, decode, give_back_memory
 from ..data.encoded_split import EncodedSplit
 from ..data.stats import Stats
 from ..errors import UserError
 
-MAX_BYTES, MAX_PIXELS = 20_000_000, 64_000_000  # of an upload
+MAX_BYTES, MAX_PIXELS = 20_000_000, MOST_PIXELS  # of an upload
 UPLOADS_HELD = 32
 LOSSLESS_SIDE = 64  # larger pictures are sent as JPEG
 
@@ -36,7 +37,7 @@ class TooLarge(UserError):
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as the network sees it, normalised ``[3, height, width]``."""
+    """An image as the network sees it, normalized ``[3, height, width]``."""
 
     id: str
     name: str
@@ -45,13 +46,15 @@ class Picture:
 
 
 class Images:
-    """By id: the number of a test image, or ``upload-1`` and so on for those that were brought along."""
+    """Images by id: the number of a test image, or ``upload-1`` and so on for those that were brought along."""
 
     def __init__(self, data: Data) -> None:
         self.data = data
         self._uploads: OrderedDict[str, Picture] = OrderedDict()
         self._uploaded = 0
         self._adding = Lock()
+        # One for all uploads: a large one takes half a gigabyte, and what each of many threads took stays theirs.
+        self._decoder = ThreadPoolExecutor(1, "decoder")
 
     def __getitem__(self, id: str) -> Picture:
         if id.startswith("upload-"):
@@ -82,9 +85,10 @@ class Images:
 
     def upload(self, content: bytes) -> Picture:
         """An image in any format we read, of nearly any size, made to fit the network's input."""
-        view = as_input(read_upload(content), self.data)
+        refuse_giants(content)
+        view = self._decoder.submit(self._decode, content).result()
         pixels = torch.frombuffer(bytearray(view.tobytes()), dtype=torch.uint8).view(*view.size[::-1], 3)
-        x = Stats(self.data.mean, self.data.std).normaliser("cpu")(pixels.permute(2, 0, 1)[None])[0]
+        x = Stats(self.data.mean, self.data.std).normalizer("cpu")(pixels.permute(2, 0, 1)[None])[0]
         with self._adding:
             self._uploaded += 1
             picture = Picture(f"upload-{self._uploaded}", "your image", x)
@@ -93,8 +97,14 @@ class Images:
                 self._uploads.popitem(last=False)
         return picture
 
+    def _decode(self, content: bytes) -> Image.Image:
+        try:
+            return as_input(read_upload(content), self.data)
+        finally:
+            give_back_memory()
+
     def data_uri(self, picture: Picture) -> str:
-        """In the colours it had, for a page to show."""
+        """The picture in the colours it had, for a page to show."""
         mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.data.mean, self.data.std))
         pixels = (picture.x.cpu() * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
         kind = "png" if max(pixels.shape) <= LOSSLESS_SIDE else "jpeg"
@@ -120,17 +130,21 @@ class _Upload:
 
 
 def read_upload(content: bytes) -> Image.Image:
-    """As RGB, upright. Its size is read from the header and refused before a pixel is decoded."""
-    if len(content) > MAX_BYTES:
-        raise TooLarge(f"your file has {len(content):,} bytes; at most {MAX_BYTES:,} are accepted. Make it smaller")
-    _refuse_giants(content)
+    """Reads an image as RGB, upright."""
+    refuse_giants(content)
     try:
-        return ImageOps.exif_transpose(decode(_Upload(content), 0))
+        image = decode(_Upload(content), 0)
+        with suppress(Exception):  # notes of a camera that nobody understands
+            image = ImageOps.exif_transpose(image)
+        return image
     except CorruptImage as error:
         raise UserError(f"{error.problem}.") from error
 
 
-def _refuse_giants(content: bytes) -> None:
+def refuse_giants(content: bytes) -> None:
+    """Reads the size of an image from its header, before a pixel of it is decoded."""
+    if len(content) > MAX_BYTES:
+        raise TooLarge(f"your file has {len(content):,} bytes; at most {MAX_BYTES:,} are accepted. Make it smaller")
     limit = f"at most {MAX_PIXELS // 10**6} megapixels are accepted. Make it smaller"
     try:
         with warnings.catch_warnings():

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..analysis.image_cost import ImageCost
 from ..analysis.rate import set_rate
-from ..analysis.record import Recording, record
+from ..analysis.recording import Recording, record
+from ..cost.image_cost import ImageCost
 from ..layers.select import dynamic_layers
 
 
@@ -36,7 +36,7 @@ class NetworkAtRate:
 
     @torch.no_grad()
     def choose(self, x: Tensor) -> Choice:
-        """One image ``[3, height, width]``, normalised."""
+        """One image ``[3, height, width]``, normalized."""
         kept: dict[str, Tensor] = {}
 
         def note(name: str, saliency: Tensor, mask: Tensor) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..analysis.macs import count_macs
 from ..analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES, calibration_images
-from ..analysis.run_folder import RunFolder
+from ..analysis.trained_run import TrainedRun
+from ..cost.macs import count_macs
 from ..data.encoded_split import EncodedSplit
 from ..data.sample import sample
 from ..errors import UserError
@@ -31,7 +31,7 @@ SAME_RATE = 1e-6
 class Session:
     """One run, its images, and its network at each of several pruning rates."""
 
-    def __init__(self, run: RunFolder, rates: Sequence[float] = RATES) -> None:
+    def __init__(self, run: TrainedRun, rates: Sequence[float] = RATES) -> None:
         if not run.is_dynamic:
             raise UserError(
                 f"{run.name} has no dynamic layers, so its images choose nothing. Explore a _dgc or _dgcg model"

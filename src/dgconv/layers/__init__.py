@@ -12,15 +12,18 @@ that they are leaves::
 
 from .boosting_suppression import FeatureBoostingConv2d
 from .channel_gating import ChannelGatingConv2d
+from .controller import Controller, Controllers
 from .dynamic_group_conv import DynamicGroupConv2d
 from .fully_learnable_group_conv import FullyLearnableGroupConv2d
 from .gate import GlobalGate, HeadGate, keep_count
 from .learned_group_conv import LearnedGroupConv2d
 from .low_cost_collaboration import LowCostCollaborativeConv2d
-from .method import MethodLayer
+from .method import Method, MethodLayer, import_all, register_method
 from .saliency import SaliencyGenerator, passing_overflow
 from .standard_group_conv import StandardGroupConv2d
 from .static import halve_classifier, to_static_
+
+import_all(__name__, __path__)  # a method is registered by its file
 
 __all__ = [
     "DynamicGroupConv2d",
@@ -30,7 +33,11 @@ __all__ = [
     "FeatureBoostingConv2d",
     "ChannelGatingConv2d",
     "LowCostCollaborativeConv2d",
+    "Method",
     "MethodLayer",
+    "register_method",
+    "Controller",
+    "Controllers",
     "to_static_",
     "halve_classifier",
     "SaliencyGenerator",

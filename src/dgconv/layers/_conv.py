@@ -11,8 +11,6 @@ from torch import Tensor
 from ..errors import UserError
 from ..ops.geometry import Pair, Size2, whole_pair
 
-MOST_SIZE = 1_000_000  # of channels, groups or layers; more is a slip, and torch takes no more than 64 bits
-
 
 def resolve_padding(padding: Size2 | str, kernel_size: Pair, stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
     """Padding on all sides, and what ``"same"`` adds at the bottom and right of an even kernel."""
@@ -32,18 +30,21 @@ def check_images(x: Tensor, channels: int) -> None:
     """Refuse an input that is neither a batch of images nor one image without a batch."""
     if not isinstance(x, Tensor):  # torch.fx's stand-in for one, of no shape yet
         return
+    if x.layout is not torch.strided or x.is_quantized or x.is_nested:
+        kind = "quantized" if x.is_quantized else "nested" if x.is_nested else str(x.layout)
+        raise UserError(f"expected a dense tensor of numbers, got a {kind} one; call it with x.to_dense()")
     if x.dim() not in (3, 4) or x.shape[-3] != channels:
         raise UserError(f"expected an input [batch, {channels}, height, width] (or without batch), got {list(x.shape)}")
 
 
-def takes_images(forward: Callable[[Any, Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+def takes_images(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A layer's forward for ``[batch, C, height, width]`` made to take one image without a batch, as nn.Conv2d does."""
 
     @wraps(forward)
-    def checked(self: Any, x: Tensor) -> Tensor:
+    def checked(self: Any, x: Tensor, *more: Any) -> Tensor:
         check_images(x, self.in_channels)
         is_alone = isinstance(x, Tensor) and x.dim() == 3
-        return forward(self, x[None])[0] if is_alone else forward(self, x)
+        return forward(self, x[None], *more)[0] if is_alone else forward(self, x, *more)
 
     return checked
 

@@ -24,7 +24,7 @@ class StepwiseLayer(MethodLayer):
         """Keep so many from now on."""
         raise NotImplementedError
 
-    def move_to(self, progress: float) -> None:
+    def before_step(self, progress: float) -> None:
         keep = self.keep_at(progress)
         if keep != self._keeping:
             self.keep_only(keep)

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
 from ..ops.geometry import Size2
+from ..values import FACTOR, SHARE
 from ._conv import full_precision, takes_images
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
+from .method import Knob, MacCall, Method, register_method
 
 
 class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
@@ -31,11 +32,12 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: as in ``nn.Conv2d``;
             but no bias unless asked for.
         density: d, the share of the outputs that each image computes.
-        density_step: by how much d falls at a time.
+        density_step: by how much the density falls at a time.
         l1_weight: weight of the mean over images of the sum of the saliencies, those of the last call, in the loss.
     """
 
     normalizes = True
+    cost_depends_on_image = True
     saliency: Tensor | None = None
 
     def __init__(
@@ -55,12 +57,7 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if not 0 < density <= 1:
-            raise UserError(f"density must be in (0, 1], got {density}")
-        if not 0 < density_step <= 1:
-            raise UserError(f"density_step must be in (0, 1], got {density_step}")
-        if not l1_weight >= 0:
-            raise UserError(f"l1_weight must not be negative, got {l1_weight}")
+        FBS.check(density=density, density_step=density_step, l1_weight=l1_weight)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             device=device, dtype=dtype,
@@ -102,7 +99,7 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
         saliency = self.predict(x)
         return self.gate.mask(saliency) & (saliency > 0)
 
-    def penalty(self) -> Tensor | None:
+    def penalty(self, saliencies: object = ()) -> Tensor | None:
         saliency, self.saliency = self.saliency, None  # taken: left here it would keep the graph of the step alive
         return None if saliency is None else self.l1_weight * saliency.sum(1).mean()
 
@@ -112,3 +109,30 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave out the saliency: it holds on to the graph of one step."""
         return self.__dict__ | {"saliency": None}
+
+
+def _macs(layer: FeatureBoostingConv2d, call: MacCall) -> tuple[float, float]:
+    """The winners, times the input channels that are not zero all over; and the generator."""
+    generator = layer.in_channels * layer.out_channels
+    if call.convention == "authors":
+        generator += call.x[0].numel() + 3 * layer.out_channels
+    if not call.measured:
+        return layer.gate.kept_share(1 - layer.density), generator
+    inputs = call.x.flatten(2).any(2).float().mean(1)  # [B]
+    outputs = layer.winners(call.x).float().mean(1)
+    return float((inputs * outputs).mean()), generator
+
+
+FBS = register_method(
+    Method(
+        "fbs",
+        "FBS",
+        FeatureBoostingConv2d,
+        {"density": SHARE, "density_step": SHARE, "l1_weight": FACTOR},
+        "dynamic: an image's losing outputs are neither computed nor read",
+        Knob("density", cheapest=0.01, dearest=1.0),
+        macs=_macs,
+        choice_depends_on_image=True,
+        cost_needs_zeros=True,
+    )
+)

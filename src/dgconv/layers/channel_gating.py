@@ -1,7 +1,7 @@
 """Channel gating (CGNet), Hua et al., NeurIPS 2019: some inputs decide where the others are worth looking at."""
 
-import math
-from typing import Literal, get_args
+from statistics import NormalDist
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..ops.geometry import Size2
+from ..values import BETWEEN, FACTOR, NUMBER, POSITIVE
 from ._conv import takes_images
 from .gate import keep_count
-from .method import MethodLayer
+from .method import DENSE_ANYWAY, Knob, MacCall, Method, MethodLayer, register_method
 
 Base = Literal["first", "blocks"]
 
@@ -32,15 +33,17 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
         base_share: 1/p, the share of the inputs in the base path.
         base: ``"first"``: it is the first input channels. ``"blocks"``: p groups, each output seeing its own 1/p.
         target: T, where the thresholds are drawn to; the higher, the less is computed.
-        target_weight: of :math:`\sum (\Delta - T)^2` in the loss.
+        target_weight: weight of the squared distance of all thresholds from their target in the loss.
         start: where the thresholds start.
-        slope: alpha, of the sigmoid.
+        slope: alpha, the slope of the sigmoid that gradients see.
     """
 
     offset: Tensor
     """Added to all thresholds, and not learned: a MAC budget moves it, for all layers alike."""
 
     undecayed = ("threshold",)  # as its authors have it; decayed, it would settle below its target
+    cost_depends_on_image = True
+    budget_advice = ("a smaller `base_share`", "a higher `target`")
 
     def __init__(
         self,
@@ -64,12 +67,9 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
     ) -> None:
         if groups != 1:
             raise UserError(f"channel gating divides an undivided convolution, got groups={groups}. Leave it out")
-        if base not in get_args(Base):
-            raise UserError(f"base must be 'first' or 'blocks', got {base!r}")
-        if not 0 < base_share < 1:
-            raise UserError(f"base_share must be between 0 and 1, got {base_share}")
-        if not math.isfinite(target):
-            raise UserError(f"target is where thresholds are drawn to, a number such as 1, got {target}")
+        CGNET.check(
+            base_share=base_share, base=base, target=target, target_weight=target_weight, start=start, slope=slope
+        )
         self._check_channels(in_channels, out_channels, base_share, base)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias, device=device, dtype=dtype
@@ -127,8 +127,39 @@ class ChannelGatingConv2d(MethodLayer, nn.Conv2d):
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
         return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, groups)
 
-    def penalty(self) -> Tensor | None:
+    def penalty(self, saliencies: object = ()) -> Tensor | None:
         return self.target_weight * (self.threshold - self.target).square().sum() if self.target_weight else None
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, base_share={self.base_share:.4g}, base={self.base!r}, target={self.target:g}"
+
+
+def _macs(layer: ChannelGatingConv2d, call: MacCall) -> tuple[float, float]:
+    """The base path everywhere, the other inputs where it opens: a normal distribution's part above the target."""
+    base = layer.base_inputs / layer.in_channels
+    nominal = 1 - NormalDist().cdf(layer.target)
+    opened = float(layer.gate(layer.base_path(call.x)).mean()) if call.measured else nominal
+    return base + (1 - base) * opened, 0
+
+
+def _in_comparisons(budget: float) -> dict[str, Any]:
+    return {"base_share": min(0.25, budget / 2)}
+
+
+CGNET = register_method(
+    Method(
+        "cgnet",
+        "CGNet",
+        ChannelGatingConv2d,
+        {
+            "base_share": BETWEEN, "base": None, "target": NUMBER, "target_weight": FACTOR, "start": NUMBER,
+            "slope": POSITIVE,
+        },
+        DENSE_ANYWAY,
+        Knob("target", cheapest=4.0, dearest=-4.0),
+        macs=_macs,
+        choice_depends_on_image=True,
+        cost_is_trained=True,
+        in_comparisons=_in_comparisons,
+    )
+)  # fmt: skip

@@ -15,12 +15,11 @@ from ..errors import UserError
 from ..text import as_text
 from .dynamic_group_conv import DynamicGroupConv2d
 from .gate import HeadGate, KeepRule, TieRule
-from .method import MethodLayer
+from .method import ConvLayer, MethodLayer
 from .saliency import hidden_width
 from .swap import swap_
 
 Convolution = nn.Conv2d | DynamicGroupConv2d
-ConvLayer = Callable[..., nn.Module]  # nn.Conv2d's signature
 FilterFn = Callable[[str, nn.Conv2d], bool]
 
 GEOMETRY = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
@@ -227,7 +226,7 @@ def _why_not(conv: Convolution) -> str | None:
 
 
 def _has_own_forward(conv: nn.Conv2d) -> bool:
-    """In its class, as timm's Conv2dSame, or put on the object."""
+    """Whether it has a forward of its own, in its class, as timm's Conv2dSame, or put on the object."""
     methods = ("forward", "_conv_forward", "__call__")
     return any(getattr(type(conv), name) is not getattr(nn.Conv2d, name) for name in methods) or any(
         name in vars(conv) for name in methods
@@ -237,11 +236,8 @@ def _has_own_forward(conv: nn.Conv2d) -> bool:
 def _dynamic(conv: nn.Conv2d, config: DGCConfig) -> DynamicGroupConv2d:
     """The layer that takes a convolution's place, with its parameters."""
     options = asdict(config)
-    preserve = options.pop("preserve")
-    layer = cast(DynamicGroupConv2d, _other(conv, partial(DynamicGroupConv2d, **options)))
-    if preserve:
-        layer.generator.reset_to_ones()
-    return layer
+    options["saliency_start"] = "ones" if options.pop("preserve") else "random"
+    return cast(DynamicGroupConv2d, _other(conv, partial(DynamicGroupConv2d, **options)))
 
 
 def _other(conv: nn.Conv2d, make: ConvLayer) -> nn.Module:

@@ -1,6 +1,7 @@
 """Dynamic group convolution (DGC), Su, Fang et al., ECCV 2020, as a layer that drops in for nn.Conv2d."""
 
 import math
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -12,10 +13,13 @@ from ..errors import UserError
 from ..ops import dynamic_group_conv2d, fused
 from ..ops.geometry import Size2, whole_pair
 from ..ops.layout import is_channels_last
+from ..values import BELOW_ONE, SIZE
 from ._conv import resolve_padding, takes_images
-from .gate import GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
+from .gate import Gate, GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
+from .method import Knob, MacCall, Method, register_method
 from .saliency import SaliencyGenerator
 
+SaliencyStart = Literal["random", "ones"]
 MAX_FUSED_HIDDEN, MAX_FUSED_CHANNELS = 256, 4096  # what one program of the fused gate holds
 
 
@@ -40,10 +44,14 @@ class DynamicGroupConv2d(nn.Module):
             but no bias unless asked for.
         heads: groups of output channels, each with its own choice of input channels.
         pruning_rate: share of the input channels each head leaves out, in [0, 1).
-        squeeze, halve_squeeze: width of the generator, see :func:`~dgconv.layers.saliency.hidden_width`.
+        squeeze: d, by which the generator's hidden layer is narrower than its input.
+        halve_squeeze: halve it where a layer has few channels, as the authors' code does.
         gate: ``"head"`` keeps the same number of channels in every head; ``"global"`` (DGC-G) compares with one
             threshold for the whole network, which a trainer must set.
-        keep_rule, tie_rule: see :mod:`dgconv.layers.gate`.
+        keep_rule: how a fraction of a channel is rounded: ceil as in the paper, round as in the authors' code.
+        tie_rule: who goes when saliencies tie: the higher index, or drop all of them, as the authors' code does.
+        saliency_start: where saliencies start: at random as in the paper, or all at 1, without which small ResNets
+            overflow.
         per_head_init: initial scale from the fan-out of one head, C'/H, as in the authors' code; otherwise from
             all of C', as the undivided convolution has it.
     """
@@ -73,6 +81,7 @@ class DynamicGroupConv2d(nn.Module):
         keep_rule: KeepRule = "ceil",
         tie_rule: TieRule = "lowest_index",
         per_head_init: bool = True,
+        saliency_start: SaliencyStart = "random",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -93,7 +102,9 @@ class DynamicGroupConv2d(nn.Module):
         self.kernel_size, self.stride = whole_pair("kernel_size", kernel_size, 1), whole_pair("stride", stride, 1)
         self.dilation = whole_pair("dilation", dilation, 1)
         self.padding, self.extra_padding = resolve_padding(padding, self.kernel_size, self.stride, self.dilation)
-        self.pruning_rate, self.per_head_init = check_pruning_rate(pruning_rate), per_head_init
+        DGC.check(squeeze=squeeze, keep_rule=keep_rule, tie_rule=tie_rule, saliency_start=saliency_start)
+        self.pruning_rate = check_pruning_rate(pruning_rate)
+        self.per_head_init, self.saliency_start = per_head_init, saliency_start
 
         self.weight = nn.Parameter(
             torch.empty(out_channels, in_channels, *self.kernel_size, device=device, dtype=dtype)
@@ -109,9 +120,7 @@ class DynamicGroupConv2d(nn.Module):
             dtype=dtype,
         )
         if gate == "head":
-            self.gate: HeadGate | GlobalGate = HeadGate(
-                in_channels, pruning_rate, keep_rule=keep_rule, tie_rule=tie_rule, device=device
-            )
+            self.gate: Gate = HeadGate(in_channels, pruning_rate, keep_rule=keep_rule, tie_rule=tie_rule, device=device)
         elif gate == "global":
             self.gate = GlobalGate(device=device)
         else:
@@ -126,19 +135,23 @@ class DynamicGroupConv2d(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         self.generator.reset_parameters()
-        self.set_pruning_rate(self.pruning_rate)
-        if isinstance(self.gate, GlobalGate):
-            self.gate.threshold.zero_()
+        if self.saliency_start == "ones":
+            self.generator.reset_to_ones()
+        self.gate.reset(self.pruning_rate)
 
     def set_pruning_rate(self, pruning_rate: float) -> None:
         """A new target rate, effective at once for the head-wise gate."""
         self.pruning_rate = check_pruning_rate(pruning_rate)
-        if isinstance(self.gate, HeadGate):
-            self.gate.set_rate(pruning_rate)
+        self.gate.set_rate(pruning_rate)
+
+    @property
+    def cost_depends_on_image(self) -> bool:
+        return self.gate.cost_depends_on_image
 
     @takes_images
-    def forward(self, x: Tensor) -> Tensor:
-        out, saliency = self._forward_fused(x) if self._can_fuse(x) else self._forward_plain(x)
+    def forward(self, x: Tensor, means: Tensor | None = None) -> Tensor:
+        """``means`` of the planes of x, [B, C], may save the fused kernels a pass over it."""
+        out, saliency = self._forward_fused(x, means) if self._can_fuse(x) else self._forward_plain(x)
         self.saliency = saliency if self.training else None
         return out
 
@@ -156,25 +169,25 @@ class DynamicGroupConv2d(nn.Module):
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
 
     def _can_fuse(self, x: Tensor) -> bool:
-        """On a GPU pooling, generator and gate are a few kernels instead of some fifty, unless you have put your own
-        in their place or hooks on them."""
+        """Whether the fused form can run: on a GPU pooling, generator and gate are a few kernels instead of some fifty,
+        unless you have put your own in their place or hooks on them."""
         gate, generator = self.gate, self.generator
-        if not fused.fits(x) or type(gate) not in (HeadGate, GlobalGate) or type(generator) is not SaliencyGenerator:
+        if not fused.fits(x) or gate.fused_limits() is None or type(generator) is not SaliencyGenerator:
             return False
         if not fused.fits_weight(x, self.weight):  # the plain form tells what is wrong
             return False
-        keeps_ties = isinstance(gate, GlobalGate) or gate.tie_rule == "lowest_index"
         fits_a_tile = generator.hidden <= MAX_FUSED_HIDDEN and self.in_channels <= MAX_FUSED_CHANNELS
         has_hooks = any(part._forward_hooks or part._forward_pre_hooks for part in (gate, generator))
-        return keeps_ties and fits_a_tile and generator.bias.dtype == torch.float32 and not has_hooks
+        return fits_a_tile and generator.bias.dtype == torch.float32 and not has_hooks
 
-    def _forward_fused(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward_fused(self, x: Tensor, means: Tensor | None) -> tuple[Tensor, Tensor]:
         gate, generator = self.gate, self.generator
-        keep, threshold = (gate.keep, None) if isinstance(gate, HeadGate) else (gate.threshold, gate.threshold)
-        parameters = (generator.weight1, generator.weight2, generator.bias, keep, threshold)
+        limits = gate.fused_limits()
+        assert limits is not None
+        parameters = (generator.weight1, generator.weight2, generator.bias, *limits)
         is_pointwise = self.kernel_size == self.stride == (1, 1) and self.padding == (0, 0)
         if is_pointwise and x.is_contiguous():
-            out, saliency, mask = fused.dynamic_pointwise(x, self.weight, *parameters)
+            out, saliency, mask = fused.dynamic_pointwise(x, means, self.weight, *parameters)
             out = self._add_bias(out)
         elif self.kernel_size != (1, 1) and not any(self.extra_padding) and is_channels_last(x):
             geometry = (self.stride, self.padding, self.dilation)
@@ -188,9 +201,9 @@ class DynamicGroupConv2d(nn.Module):
         return out, saliency
 
     def extra_repr(self) -> str:
-        gate, rate = self.gate, f"{self.pruning_rate:.4g}"
-        if isinstance(gate, HeadGate) and not gate.keep.is_meta and gate.keep != gate.count_at(self.pruning_rate):
-            rate = f"{1 - int(gate.keep) / self.in_channels:.4g} (target {rate})"
+        rate = f"{self.pruning_rate:.4g}"
+        if not self.gate.prunes_at(self.pruning_rate):
+            rate = f"{1 - self.gate.kept_share(self.pruning_rate):.4g} (target {rate})"
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
             f"padding={self.padding}, dilation={self.dilation}, heads={self.heads}, "
@@ -200,3 +213,54 @@ class DynamicGroupConv2d(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """Copies and pickles leave out the saliency: it holds on to the graph of one step."""
         return self.__dict__ | {"saliency": None}
+
+
+def _macs(layer: DynamicGroupConv2d, call: MacCall) -> tuple[float, float]:
+    gate, generator = layer.gate, _generator_macs(layer, call)
+    if gate.cost_depends_on_image and call.measured:
+        return float(gate.mask(layer.generator(call.x)).float().mean()), generator
+    if call.convention == "authors" and gate.prunes_at(layer.pruning_rate):
+        return 1 - layer.pruning_rate, generator  # not rounded
+    return gate.kept_share(layer.pruning_rate), generator
+
+
+def _generator_macs(layer: DynamicGroupConv2d, call: MacCall) -> float:
+    """One of your own is taken to use each of its weights once for an image."""
+    generator = layer.generator
+    if not isinstance(generator, SaliencyGenerator):
+        return sum(parameter.numel() for parameter in generator.parameters() if parameter.dim() > 1)
+    macs = layer.heads * 2 * layer.in_channels * generator.hidden
+    if call.convention == "authors":
+        macs += call.x[0].numel() + layer.heads * (generator.hidden + 3 * layer.in_channels)
+    return macs
+
+
+_OPTIONS = {
+    "pruning_rate": BELOW_ONE, "heads": SIZE, "squeeze": SIZE, "halve_squeeze": None, "per_head_init": None,
+    "saliency_start": None,
+}  # fmt: skip
+_AT_EQUAL_MACS = {"saliency_start": "ones", "generator_shrinkage": 6.0}  # in a few epochs as in the paper's many
+DGC = register_method(
+    Method(
+        "dgc",
+        "DGC",
+        DynamicGroupConv2d,
+        {**_OPTIONS, "keep_rule": None, "tie_rule": None},
+        "dynamic: each image's left out channels are never read",
+        Knob("pruning_rate", cheapest=0.999, dearest=0.0),
+        {"gate": "head"},
+        macs=_macs,
+        choice_depends_on_image=True,
+        at_equal_macs=_AT_EQUAL_MACS,
+    )
+)
+DGCG = register_method(
+    replace(
+        DGC,
+        name="dgcg",
+        title="DGC-G",
+        options=_OPTIONS,
+        fixed={"gate": "global"},
+        at_equal_macs={**_AT_EQUAL_MACS, "threshold_share": "macs", "threshold_every": 1},
+    )
+)

@@ -1,16 +1,16 @@
 """Fully learnable group convolution (FLGC), Wang et al., CVPR 2019: which channels form a group is learned."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError
 from ..ops.geometry import Size2
-from ._conv import MOST_SIZE, full_precision
+from ..values import SIZE
+from ._conv import full_precision
 from .indexed import SplitConv2d
-from .method import MethodLayer
+from .method import Knob, MacCall, Method, MethodLayer, register_method
 
 Gradient = Literal["softmax", "argmax"]
 
@@ -48,10 +48,7 @@ class FullyLearnableGroupConv2d(MethodLayer, nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if not 1 <= groups <= MOST_SIZE:
-            raise UserError(f"groups must be from 1 to {MOST_SIZE}, got {groups}")
-        if gradient not in get_args(Gradient):
-            raise UserError(f"gradient must be 'softmax' or 'argmax', got {gradient!r}")
+        FLGC.check(groups=groups, gradient=gradient)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias, device=device, dtype=dtype
         )
@@ -79,12 +76,12 @@ class FullyLearnableGroupConv2d(MethodLayer, nn.Conv2d):
 
     @torch.no_grad()
     def members(self) -> list[tuple[Tensor, Tensor]]:
-        """Of each group the input and the output channels, in order."""
+        """The input and the output channels of each group, in order."""
         inputs, outputs = self.input_scores.argmax(1), self.output_scores.argmax(1)
         return [((inputs == g).nonzero().flatten(), (outputs == g).nonzero().flatten()) for g in range(self.groups)]
 
     def share(self) -> float:
-        """Of the undivided convolution's work."""
+        """The share of the undivided convolution's work that is left."""
         pairs = sum(len(inputs) * len(outputs) for inputs, outputs in self.members())
         return pairs / (self.in_channels * self.out_channels)
 
@@ -95,3 +92,20 @@ class FullyLearnableGroupConv2d(MethodLayer, nn.Conv2d):
         if not working:  # all weights are masked; one of them gives the zeros their size
             working = [(torch.zeros(1, dtype=torch.long, device=weight.device),) * 2]
         return SplitConv2d(self, working, weight, self.bias)
+
+
+def _macs(layer: FullyLearnableGroupConv2d, call: MacCall) -> tuple[float, float]:
+    return layer.share(), 0
+
+
+FLGC = register_method(
+    Method(
+        "flgc",
+        "FLGC",
+        FullyLearnableGroupConv2d,
+        {"groups": SIZE, "gradient": None},
+        "static: picks channels by index, then a convolution a group",
+        Knob("groups", cheapest=64, dearest=1),
+        macs=_macs,
+    )
+)

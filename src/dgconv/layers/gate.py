@@ -4,12 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ._state import CountingBuffers
 
 KeepRule = Literal["ceil", "round"]
 TieRule = Literal["lowest_index", "drop"]
@@ -18,7 +19,7 @@ Observer = Callable[[Tensor, Tensor], None]
 
 def check_pruning_rate(rate: float) -> float:
     if not isinstance(rate, Real) or not 0 <= rate < 1:
-        raise UserError(f"pruning_rate must be in [0, 1), got {rate!r}")
+        raise UserError(f"`pruning_rate` must be in [0, 1), got {rate!r}")
     return rate
 
 
@@ -38,17 +39,56 @@ def keep_count(channels: int, pruning_rate: float, rule: KeepRule = "ceil") -> i
 
 
 class Gate(nn.Module):
-    """What both gates share.
+    """What every gate can be asked. One of your own needs a :meth:`mask`; the rest tells what that is known of it.
 
     ``observer``, if set, is called with every saliency ``[B, H, C]`` and the mask ``[B, H, C]`` of the channels kept:
     to count or record them.
     """
 
     observer: Observer | None = None
+    cost_depends_on_image = True
+    """Whether images differ in how many channels they keep, and not only in which."""
 
     def mask(self, saliency: Tensor) -> Tensor:
         """True where a channel is kept, ``[B, H, C]``."""
         raise NotImplementedError
+
+    def reset(self, pruning_rate: float) -> None:
+        """Starts anew."""
+        self.set_rate(pruning_rate)
+
+    def set_rate(self, pruning_rate: float) -> None:
+        """Prunes this share of the channels from now on, if that is for the gate to say."""
+
+    def count_at(self, pruning_rate: float) -> int | None:
+        """How many channels a head keeps at this rate; None where a rate does not decide that."""
+        return None
+
+    def prunes_at(self, pruning_rate: float) -> bool:
+        """Whether it now does what it would at this rate, as far as the gate can tell."""
+        return True
+
+    def kept_share(self, pruning_rate: float) -> float:
+        """Share of the channels that is kept now, as far as it is known without images; at this target rate."""
+        return 1 - pruning_rate
+
+    @property
+    def shared_threshold(self) -> Tensor | None:
+        """The buffer with the threshold of the whole network, if it is that which decides."""
+        return None
+
+    @property
+    def takes_rates(self) -> bool:
+        """Whether a network can be asked to prune at another rate."""
+        return False
+
+    def fused_limits(self) -> tuple[Tensor, Tensor | None] | None:
+        """What the fused kernels compare with: a count, or a threshold twice. None: they cannot stand in for it."""
+        return None
+
+    def spec(self) -> dict[str, Any] | str:
+        """How native code does the same, or why it cannot."""
+        return f"its gate is a {type(self).__name__} with a forward of its own"
 
     def forward(self, saliency: Tensor) -> Tensor:
         mask = self.mask(saliency)
@@ -61,7 +101,7 @@ class Gate(nn.Module):
 
     @contextmanager
     def observed_by(self, observer: Observer) -> Iterator[None]:
-        """For a while one more observer, after the one there was."""
+        """Has one more observer for a while, after the one there was."""
         before = self.observer
 
         def both(saliency: Tensor, mask: Tensor) -> None:
@@ -76,7 +116,7 @@ class Gate(nn.Module):
             self.observer = before
 
 
-class HeadGate(Gate):
+class HeadGate(Gate, CountingBuffers):
     """Each head keeps its ``keep`` channels of greatest saliency (the paper's equation 6).
 
     By value; the lowest index wins a tie; a NaN ranks last. With ``tie_rule="drop"``, as in the authors' code,
@@ -88,6 +128,7 @@ class HeadGate(Gate):
     """
 
     keep: Tensor
+    cost_depends_on_image = False
 
     def __init__(
         self,
@@ -104,13 +145,37 @@ class HeadGate(Gate):
         self.channels, self.keep_rule, self.tie_rule = channels, keep_rule, tie_rule
         self.register_buffer("keep", torch.tensor(keep_count(channels, pruning_rate, keep_rule), device=device))
 
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {"keep": (1, self.channels)}
+
     def set_rate(self, pruning_rate: float) -> None:
-        """Prune this share of the channels from now on."""
         self.keep.fill_(self.count_at(pruning_rate))
 
     def count_at(self, pruning_rate: float) -> int:
-        """How many channels a head keeps at this rate."""
         return keep_count(self.channels, pruning_rate, self.keep_rule)
+
+    def prunes_at(self, pruning_rate: float) -> bool:
+        return self.keep.is_meta or int(self.keep) == self.count_at(pruning_rate)
+
+    def kept_share(self, pruning_rate: float) -> float:
+        """A schedule or a checkpoint may have moved the gate; on the meta device there are only options."""
+        keep = self.count_at(pruning_rate) if self.keep.is_meta else int(self.keep)
+        return keep / self.channels
+
+    @property
+    def takes_rates(self) -> bool:
+        return True
+
+    def fused_limits(self) -> tuple[Tensor, Tensor | None] | None:
+        is_plain = type(self) is HeadGate and self.tie_rule == "lowest_index"
+        return (self.keep, None) if is_plain else None
+
+    def spec(self) -> dict[str, Any] | str:
+        if type(self) is not HeadGate:
+            return super().spec()
+        if self.tie_rule != "lowest_index":
+            return f"its gate has tie_rule {self.tie_rule!r}"
+        return {"keep": int(self.keep)}
 
     def mask(self, saliency: Tensor) -> Tensor:
         score = saliency.detach()
@@ -127,7 +192,7 @@ class HeadGate(Gate):
 
 
 def ranks(score: Tensor) -> Tensor:
-    """Of each entry along the last dimension: 0 for the greatest; of equal ones the lowest index comes first."""
+    """Ranks entries along the last dimension: 0 for the greatest; of equal ones the lowest index comes first."""
     channels = torch.arange(score.shape[-1], device=score.device)
     if torch.compiler.is_dynamo_compiling():  # torch.compile would take minutes for the GPU's kernel of a sort
         own, other = score[..., :, None], score[..., None, :]
@@ -154,6 +219,23 @@ class GlobalGate(Gate):
 
     def mask(self, saliency: Tensor) -> Tensor:
         return saliency.detach().abs() >= self.threshold
+
+    def reset(self, pruning_rate: float) -> None:
+        self.threshold.zero_()
+
+    @property
+    def shared_threshold(self) -> Tensor | None:
+        return self.threshold
+
+    @property
+    def takes_rates(self) -> bool:
+        return True
+
+    def fused_limits(self) -> tuple[Tensor, Tensor | None] | None:
+        return (self.threshold, self.threshold) if type(self) is GlobalGate else None
+
+    def spec(self) -> dict[str, Any] | str:
+        return {"threshold": float(self.threshold)} if type(self) is GlobalGate else super().spec()
 
     def extra_repr(self) -> str:
         return "threshold=?" if self.threshold.is_meta else f"threshold={float(self.threshold):.4g}"

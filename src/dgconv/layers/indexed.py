@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ._conv import check_images, takes_images
+from ._state import CountingBuffers
 from .standard_group_conv import StandardGroupConv2d
 
 
-class IndexedGroupConv2d(StandardGroupConv2d):
+class IndexedGroupConv2d(CountingBuffers, StandardGroupConv2d):
     """Picks each group's input channels, then convolves group by group and shuffles.
 
     Args:
@@ -31,12 +32,19 @@ class IndexedGroupConv2d(StandardGroupConv2d):
         self.register_buffer("index", index)
         fill_(self, weight, bias)
 
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {"index": (0, self.picked_from - 1)}
+
+    @property
+    def undivided_inputs(self) -> int:
+        return self.picked_from
+
     def forward(self, x: Tensor) -> Tensor:
         check_images(x, self.picked_from)  # the index would pick from any that has enough
         return super().forward(x.index_select(-3, self.index))
 
 
-class SplitConv2d(nn.Module):
+class SplitConv2d(CountingBuffers):
     """Groups of any size, each with its own input and output channels. An output in no group is only its bias.
 
     Args:
@@ -68,9 +76,13 @@ class SplitConv2d(nn.Module):
         self.register_buffer("order", torch.cat([computed, others.nonzero().flatten()]).argsort())
         self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
 
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        inputs = {f"inputs{number}": (0, self.in_channels - 1) for number in range(len(self.convs))}
+        return inputs | {"order": (0, len(self.order) - 1)}
+
     @property
     def groups(self) -> list[tuple[Tensor, nn.Conv2d]]:
-        """Of each group its input channels and its convolution."""
+        """The input channels of each group, and its convolution."""
         convs = cast(Iterable[nn.Conv2d], self.convs)
         return [(self.get_buffer(f"inputs{number}"), conv) for number, conv in enumerate(convs)]
 
@@ -84,7 +96,7 @@ class SplitConv2d(nn.Module):
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
 
 
-class IndexedLinear(nn.Linear):
+class IndexedLinear(CountingBuffers, nn.Linear):
     """``nn.Linear`` on some of the features only."""
 
     index: Tensor
@@ -97,6 +109,9 @@ class IndexedLinear(nn.Linear):
         self.picked_from = linear.in_features
         self.register_buffer("index", index)
         fill_(self, weight[:, index], linear.bias)
+
+    def ranges(self) -> dict[str, tuple[int, int]]:
+        return {"index": (0, self.picked_from - 1)}
 
     def forward(self, x: Tensor) -> Tensor:
         if isinstance(x, Tensor) and x.shape[-1] != self.picked_from:

@@ -7,10 +7,11 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..ops import fused
 from ..ops.geometry import Size2
-from ._conv import MOST_SIZE
+from ..values import FACTOR, SIZE
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
 from .indexed import IndexedGroupConv2d, fill_
+from .method import Knob, MacCall, Method, register_method
 
 
 class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
@@ -30,8 +31,8 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
             but no bias unless asked for.
         groups: G, groups of filters, each with its own choice.
         condensation: C, the factor by which the inputs of each group shrink; 1 leaves the convolution undivided.
-        group_lasso: weight of :math:`\sum_g \sum_j \sqrt{\sum_{o \in g} w_{oj}^2}` in the loss until the last
-            condensation, so that a group's filters agree on their inputs. The authors: 0 on CIFAR, 1e-5 on ImageNet.
+        group_lasso: weight in the loss, until the last condensation, of the sum over groups and inputs of the norm of
+            a group's weights for an input, so that its filters agree. The authors: 0 on CIFAR, 1e-5 on ImageNet.
     """
 
     mask: Tensor
@@ -52,15 +53,12 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if groups < 1 or out_channels % groups:
+        LGC.check(groups=groups, condensation=condensation, group_lasso=group_lasso)
+        if out_channels % groups:
             raise UserError(
                 f"groups must divide out_channels: {groups} groups, {out_channels} output channels. "
                 f"Use one of {[g for g in range(1, out_channels + 1) if out_channels % g == 0][:8]}"
             )
-        if not 1 <= condensation <= MOST_SIZE:
-            raise UserError(f"condensation must be from 1 to {MOST_SIZE}, got {condensation}")
-        if not group_lasso >= 0:
-            raise UserError(f"group_lasso must not be negative, got {group_lasso}")
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, bias=bias, device=device, dtype=dtype
         )
@@ -93,7 +91,7 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
     def _by_group(self, weight: Tensor) -> Tensor:
         return weight.unflatten(0, (-1, self.groups))  # [C'/G, G, C, k, k]
 
-    def penalty(self) -> Tensor | None:
+    def penalty(self, saliencies: object = ()) -> Tensor | None:
         if not self.group_lasso:
             return None
         energy = self._by_group(self.masked_weight()).square().sum((0, 3, 4))  # [G, C]
@@ -117,3 +115,21 @@ class LearnedGroupConv2d(StepwiseLayer, nn.Conv2d):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, condensation={self.condensation}"
+
+
+def _macs(layer: LearnedGroupConv2d, call: MacCall) -> tuple[float, float]:
+    """Counts it as it is now on images; without, as it will be when it is condensed."""
+    return float(layer.mask.float().mean()) if call.measured else layer.final_keep / layer.in_channels, 0
+
+
+LGC = register_method(
+    Method(
+        "lgc",
+        "LGC",
+        LearnedGroupConv2d,
+        {"groups": SIZE, "condensation": SIZE, "group_lasso": FACTOR},
+        "static: picks channels by index, then grouped convolutions",
+        Knob("condensation", cheapest=64, dearest=1),
+        macs=_macs,
+    )
+)

@@ -1,15 +1,16 @@
 """Low-cost collaborative layer (LCCN), Dong et al., CVPR 2017: a 1x1 convolution tells where to skip a larger one."""
 
+import math
 from statistics import NormalDist
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import UserError
 from ..ops.geometry import Pair, Size2, pair
+from ..values import BETWEEN, POSITIVE
 from ._conv import resolve_padding, takes_images
-from .method import MethodLayer
+from .method import DENSE_ANYWAY, Knob, MacCall, Method, MethodLayer, register_method
 
 
 class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
@@ -33,11 +34,14 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
             but no bias unless asked for.
         open_share: share of the outputs that the branch leaves open at the start, were they normally distributed. The
             paper: a half, as any fresh batch norm. Training may move it.
-        ceiling: of the branch; None as in the paper.
+        ceiling: largest value of the branch; None as in the paper.
     """
 
     offset: Tensor | None
     """Taken from the branch, and not learned: a MAC budget moves it, for all layers alike."""
+
+    cost_depends_on_image = True
+    budget_advice = ("another `model`", "a smaller `open_share`")
 
     def __init__(
         self,
@@ -55,10 +59,9 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if not 0 < open_share < 1:
-            raise UserError(f"open_share must be between 0 and 1, got {open_share}")
-        if ceiling is not None and not ceiling > 0:
-            raise UserError(f"ceiling must be positive or None, got {ceiling}")
+        LCCN.check(open_share=open_share)
+        if ceiling is not None:
+            LCCN.check(ceiling=ceiling)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             device=device, dtype=dtype,
@@ -101,3 +104,28 @@ def _centre(kernel_size: Pair, stride: Pair, dilation: Pair, padding: Size2 | st
         before = added - reach // 2
         sides = [before, 2 * added + more - reach - before, *sides]  # F.pad begins with the last dimension
     return sides
+
+
+def _macs(layer: LowCostCollaborativeConv2d, call: MacCall) -> tuple[float, float]:
+    """The branch everywhere, the convolution where the branch is not zero."""
+    if not layer.normalizes:
+        return 1.0, 0
+    branch = 1 / math.prod(layer.kernel_size)
+    needed = float((layer.collaborate(call.x) > 0).float().mean()) if call.measured else layer.open_share
+    return branch + needed, 0
+
+
+LCCN = register_method(
+    Method(
+        "lccn",
+        "LCCN",
+        LowCostCollaborativeConv2d,
+        {"open_share": BETWEEN, "ceiling": POSITIVE},
+        DENSE_ANYWAY,
+        Knob("open_share", cheapest=0.001, dearest=0.999),
+        macs=_macs,
+        choice_depends_on_image=True,
+        cost_is_trained=True,
+        at_equal_macs={"open_share": 0.9},  # starts open, and a MAC budget closes it
+    )
+)

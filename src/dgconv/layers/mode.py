@@ -17,7 +17,8 @@ def check_has_modes(model: nn.Module) -> None:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """And then each module in its own mode again: a batch norm that was frozen in a network under training stays so."""
+    """Puts a model into evaluation mode, and then each module into its own again: a batch norm that was frozen in a
+    network under training stays so."""
     check_has_modes(model)
     modes = {module: module.training for module in model.modules()}
     model.eval()

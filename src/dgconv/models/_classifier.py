@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..layers._conv import MOST_SIZE
+from ..values import MOST_SIZE
 
 
 class ImageClassifier(nn.Module, ABC):
@@ -54,7 +54,7 @@ class ImageClassifier(nn.Module, ABC):
 
 
 def check_sizes(name: str, *sizes: int) -> None:
-    """Of what a network is built from: whole numbers, at least 1."""
+    """Refuses sizes of a network that are no whole numbers of at least 1."""
     if not sizes or not all(isinstance(size, int) and 1 <= size <= MOST_SIZE for size in sizes):
         given = ", ".join(map(str, sizes)) or "none"
         raise UserError(f"{name} must be whole numbers, each from 1 to {MOST_SIZE}, got {given}")
@@ -62,7 +62,7 @@ def check_sizes(name: str, *sizes: int) -> None:
 
 def make_classifier(features: int, num_classes: int) -> nn.Module:
     if num_classes < 0:
-        raise UserError(f"num_classes must not be negative, got {num_classes}")
+        raise UserError(f"`num_classes` must not be negative, got {num_classes}")
     if num_classes == 0:
         return nn.Identity()
     linear = nn.Linear(features, num_classes)

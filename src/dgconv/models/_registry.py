@@ -1,50 +1,21 @@
 """Models by name: a registered backbone, and the method that its convolutions use, ``backbone_method``."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from fnmatch import fnmatch
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from inspect import signature
-from typing import Any, get_type_hints
+from typing import Any, Literal
 
 from torch import nn
 
 from ..errors import UserError, unknown_name
-from ..layers import (
-    ChannelGatingConv2d,
-    DynamicGroupConv2d,
-    FeatureBoostingConv2d,
-    FullyLearnableGroupConv2d,
-    LearnedGroupConv2d,
-    LowCostCollaborativeConv2d,
-    StandardGroupConv2d,
-)
-from ..layers.convert import ConvLayer
 from ..layers.fusible import BatchNormReLU2d
+from ..layers.method import ConvLayer, Option, describe_options, layer_methods, pruning_methods
+from ..pruning import attach_pruning, resize_
+from ..values import BELOW_ONE, SHARE
 from ._classifier import ImageClassifier
 
-
-@dataclass(frozen=True)
-class Method:
-    """A convolution layer, what is fixed about it, and what the caller may choose."""
-
-    layer: ConvLayer
-    fixed: dict[str, Any] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-
-
-DGC_OPTIONS = ("pruning_rate", "heads", "squeeze", "halve_squeeze", "per_head_init")
-METHODS = {
-    "": Method(nn.Conv2d),
-    "sgc": Method(StandardGroupConv2d, options=("groups",)),
-    "dgc": Method(DynamicGroupConv2d, {"gate": "head"}, (*DGC_OPTIONS, "keep_rule", "tie_rule")),
-    "dgcg": Method(DynamicGroupConv2d, {"gate": "global"}, DGC_OPTIONS),
-    "lgc": Method(LearnedGroupConv2d, options=("groups", "condensation", "group_lasso")),
-    "flgc": Method(FullyLearnableGroupConv2d, options=("groups", "gradient")),
-    "fbs": Method(FeatureBoostingConv2d, options=("density", "density_step", "l1_weight")),
-    "cgnet": Method(ChannelGatingConv2d, options=("base_share", "base", "target", "target_weight", "start", "slope")),
-    "lccn": Method(LowCostCollaborativeConv2d, options=("open_share", "ceiling")),
-}
+NOT_OPTIONS = {"conv_layer", "num_classes"}  # of what a backbone takes
 
 
 def norm_after(conv: nn.Module, channels: int, relu: bool = False) -> nn.Module:
@@ -57,8 +28,21 @@ def norm_after(conv: nn.Module, channels: int, relu: bool = False) -> nn.Module:
 
 @dataclass(frozen=True)
 class Backbone:
+    """A network that takes any convolution, and the layer options with which the reported MACs come out."""
+
     build: Callable[..., ImageClassifier]
     defaults: dict[str, Any]
+
+    @cached_property
+    def choices(self) -> dict[str, Option]:
+        """Its own options by name, described where its class or its builder has words for them."""
+        names = dict.fromkeys(name for name in signature(self.build).parameters if name not in NOT_OPTIONS)
+        of_build = describe_options(self.build, names)
+        built = self.build.__annotations__.get("return")
+        if not isinstance(built, type):
+            return of_build
+        of_class = describe_options(built, dict.fromkeys(n for n in names if n in signature(built).parameters))
+        return {name: option if option.help else of_class.get(name, option) for name, option in of_build.items()}
 
 
 _BACKBONES: dict[str, Backbone] = {}
@@ -82,81 +66,77 @@ def register_backbone(
     return register
 
 
-def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
-    """Names that match a shell pattern, such as ``"resnet*_dgc"``; with ``pretrained`` those that have weights."""
-    if pretrained:
-        from .pretrained import list_cards
-
-        names = list({card.model["name"] for card in list_cards().values()})
-    else:
-        names = [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in METHODS]
-    return sorted(name for name in names if fnmatch(name, pattern))
+def list_backbones() -> list[str]:
+    return sorted(_BACKBONES)
 
 
-def option_kinds(name: str) -> dict[str, Any]:
-    """The types of what ``create_model`` takes for a model there is, as far as layer and backbone tell them."""
-    backbone_name, _, method_name = name.partition("_")
-    layer = METHODS[method_name].layer
-    of_layer = get_type_hints(layer.__init__) if isinstance(layer, type) else {}  # type: ignore[misc]
-    of_layer = {key: kind for key, kind in of_layer.items() if key in METHODS[method_name].options}
-    return get_type_hints(create_model) | get_type_hints(_BACKBONES[backbone_name].build) | of_layer
+def list_models() -> list[str]:
+    """Every name that a model can be built by."""
+    return [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in ("", *layer_methods())]
 
 
-def create_model(
+def options_of(name: str) -> dict[str, Option]:
+    """What can be chosen about a model: of its backbone, of its layers, and for a dense one how to prune it."""
+    if name not in list_models():
+        raise unknown_name("model", name, list_models())
+    backbone, _, method = name.partition("_")
+    return _BACKBONES[backbone].choices | (layer_methods()[method].choices if method else _pruning_options())
+
+
+def all_options() -> dict[str, list[Option]]:
+    """What can be chosen about some model, by name: of the layers, of the backbones, and how to prune."""
+    of_layers = [method.choices for method in layer_methods().values()]
+    of_backbones = [backbone.choices for backbone in _BACKBONES.values()]
+    found: dict[str, list[Option]] = {}
+    for choices in [*of_layers, *of_backbones, _pruning_options()]:
+        for name, option in choices.items():
+            found.setdefault(name, []).append(option)
+    return found
+
+
+def _pruning_options() -> dict[str, Option]:
+    known: Any = Literal[tuple(pruning_methods())]
+    budget = "Instead of a rate: the MACs to leave, as a share of the dense model's"
+    of_all = (
+        Option("prune", known | None, None, "Static filter pruning of a dense model while it trains, by method"),
+        Option("prune_rate", float | None, None, "Share of the channels to prune; default 0.3, of ns 0.4", BELOW_ONE),
+        Option("prune_budget", float | None, None, budget, SHARE),
+    )
+    return {option.name: option for option in of_all} | {
+        name: option for method in pruning_methods().values() for name, option in method.choices.items()
+    }
+
+
+def build_model(
     name: str,
     num_classes: int | None = None,
     conv_layer: ConvLayer | None = None,
     *,
-    pretrained: bool | str = False,
     prune: str | None = None,
     prune_rate: float | None = None,
     prune_budget: float | None = None,
     widths: dict[str, list[int]] | None = None,
     **options: Any,
 ) -> ImageClassifier:
-    """Build a registered model.
-
-    Args:
-        name: ``backbone`` (dense) or ``backbone_method``: ``dgc``, ``dgcg`` (global gate), ``sgc``, ``lgc``, ``flgc``,
-            ``fbs``, ``cgnet`` or ``lccn``; :mod:`dgconv.layers` has a file for each.
-        num_classes: default as in the paper, 10 or 1000.
-        conv_layer: a layer of your own with ``nn.Conv2d``'s signature, where the method's would go. Such a model
-            cannot be written to disk by name, so it has no ``config``.
-        pretrained: with trained weights, offline (:mod:`dgconv.models.pretrained`): True, or the name of the weights
-            where a model has several. Options must be those they were trained with, or left out.
-        prune, prune_rate, prune_budget: static filter pruning of a dense network while it trains, see
-            :func:`dgconv.pruning.attach_pruning`.
-        widths: of the layers of a network that was cut, see :func:`dgconv.pruning.cut`.
-        options: of the layer (``pruning_rate``, ``heads``, ``groups``, ``condensation``, ``density``, ...) and of the
-            backbone (``stages``, ``growth``, ``width``, ...). None means the default.
-
-    The model carries what it was built from in ``model.config``.
-    """
+    """A registered model with fresh weights; see :func:`~dgconv.models.create_model`."""
     if name not in list_models():
         raise unknown_name("model", name, list_models())
-    if pretrained:
-        from .pretrained import create_pretrained
-
-        pruning = {"prune": prune, "prune_rate": prune_rate, "prune_budget": prune_budget, "widths": widths}
-        wanted = {"num_classes": num_classes, "conv_layer": conv_layer, **pruning, **options}
-        return create_pretrained(name, pretrained, {key: value for key, value in wanted.items() if value is not None})
     backbone_name, _, method_name = name.partition("_")
-    backbone, method = _BACKBONES[backbone_name], METHODS[method_name]
+    backbone, method = _BACKBONES[backbone_name], layer_methods().get(method_name)
 
     given = {key: value for key, value in options.items() if value is not None}
-    layer_options = {key: value for key, value in backbone.defaults.items() if key in method.options}
-    layer_options |= {key: value for key, value in given.items() if key in method.options}
-    backbone_options = {key: value for key, value in given.items() if key not in method.options}
+    of_layer, of_pruning = (method.options if method else {}), _options_of_pruning(prune)
+    layer_options = {key: value for key, value in (backbone.defaults | given).items() if key in of_layer}
+    pruning_options = {key: value for key, value in given.items() if key in of_pruning}
+    backbone_options = {key: value for key, value in given.items() if key not in {*of_layer, *of_pruning}}
+    if unknown := sorted(set(backbone_options) - set(backbone.choices)):
+        raise UserError(
+            f"{name} has no option {', '.join(map(repr, unknown))}. It takes {', '.join(sorted(backbone.choices))}"
+            + (f"; its layers take {', '.join(of_layer)}" if of_layer else "")
+        )
     if num_classes is not None:
         backbone_options["num_classes"] = num_classes
-
-    known = set(signature(backbone.build).parameters) - {"conv_layer"}
-    if unknown := sorted(set(backbone_options) - known):
-        raise UserError(
-            f"{name} has no option {', '.join(map(repr, unknown))}. It takes {', '.join(sorted(known))}"
-            + (f"; its layers take {', '.join(method.options)}" if method.options else "")
-        )
-    layer = conv_layer or partial(method.layer, **method.fixed, **layer_options)
+    layer = conv_layer or (partial(method.make, **method.fixed, **layer_options) if method else nn.Conv2d)
     model = backbone.build(conv_layer=layer, **backbone_options)
     if not isinstance(model, ImageClassifier):
         raise UserError(
@@ -166,11 +146,12 @@ def create_model(
     if conv_layer is None:
         cut = {"widths": widths} if widths else {}
         model.config = {"name": name, "num_classes": model.num_classes, **given, **cut}
-    if widths or prune:
-        from ..pruning import attach_pruning, resize_  # which stands above the models
-
-        if widths:
-            resize_(model, widths)
-        if prune:
-            attach_pruning(model, prune, prune_rate, prune_budget)
+    if widths:
+        resize_(model, widths)
+    if prune:
+        attach_pruning(model, prune, prune_rate, prune_budget, **pruning_options)
     return model
+
+
+def _options_of_pruning(prune: str | None) -> dict[str, Any]:
+    return dict(pruning_methods()[prune].options) if prune in pruning_methods() else {}

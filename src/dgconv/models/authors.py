@@ -5,21 +5,21 @@ how many channels it prunes, and a BN, which stands in front of the layer here.
 """
 
 import re
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from ..errors import UserError
 from ..layers import DynamicGroupConv2d, HeadGate, keep_count
 from ..layers.saliency import hidden_width
 from ._classifier import ImageClassifier
-from ._registry import create_model
+from ._registry import build_model
+from ._room import NoLargerThan, Room
+from .torch_files import ForeignObject, StoredTensor, TorchFile, read_all, read_torch_file
 
 DGC_HEAD = {  # in any DGC layer, {h} from 0 or from 1
     "weight": "headconv_{h}.conv.weight",  # [C'/H, C, k, k]
@@ -48,6 +48,10 @@ RESNET_SHORTCUT = {  # in block 0 of each stage but the first
     "downsample.0.2": "downsample.0",  # DGC
     "downsample.1": "downsample.1.norm",
 }
+MOST_TENSORS = 20_000
+LONGEST_NAME = 200  # characters
+MOST_STAGES = 100
+MOST_SQUEEZE = 4096
 RATES = (0.0, 1 / 3, 0.5, 0.55, 0.65, 0.75, 5 / 6, 7 / 8)  # tried first: those the paper reports
 
 
@@ -59,7 +63,7 @@ def import_authors_checkpoint(path: str | Path, *, stem: Literal["cifar", "image
     layer keeps as many channels as in the file. Where no single rate gives these numbers, as may happen
     during their ramp, ``config["pruning_rate"]`` is the mean; the ``keep`` buffers are exact all the same.
 
-    Only tensors and plain values are unpickled, never code.
+    Only tensors and plain values are read, and nothing in the file is run (:mod:`dgconv.models.torch_files`).
 
     Args:
         stem: of a CondenseNet, because no shape shows its stride. By default ``"cifar"`` (stride 1) up to
@@ -78,7 +82,8 @@ def import_authors_checkpoint(path: str | Path, *, stem: Literal["cifar", "image
         )
     options |= _layer_options(checkpoint)
     try:
-        model = create_model(name, **options)
+        with NoLargerThan(Room.of({key: tensor.shape for key, tensor in checkpoint.tensors.items()})):
+            model = build_model(name, **options)
     except ValueError as error:
         raise checkpoint.error(str(error)) from None
     _fill(model, modules, checkpoint)
@@ -93,9 +98,15 @@ class _Checkpoint:
     def error(self, text: str) -> UserError:
         return UserError(f"{self.path}: {text}")
 
+    def stages(self, pattern: str) -> list[int]:
+        """Their numbers in the names of tensors."""
+        if len(found := self.find(pattern)) > MOST_STAGES:
+            raise self.error(f"expected at most {MOST_STAGES} stages, got {len(found)}")
+        return found
+
     def find(self, pattern: str) -> list[int]:
         """The numbers that the pattern's group takes at the beginning of the keys."""
-        return sorted({int(found[1]) for key in self.tensors if (found := re.match(pattern, key))})
+        return sorted({int(found[1]) for key in self.tensors if (found := re.match(pattern, key, re.ASCII))})
 
     @property
     def heads(self) -> list[int]:
@@ -115,33 +126,34 @@ def _read(path: Path) -> _Checkpoint:
         problem = "is no file" if path.exists() else "no such file"
         raise UserError(f"{path}: {problem}; expected a checkpoint of the authors' code")
     try:
-        with warnings.catch_warnings(action="ignore"):  # torch's guesses about a file that is none of its own
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises nearly anything
-        if found := re.search(r"Unsupported global: GLOBAL (\S+)", str(error)):
-            raise UserError(
-                f"{path}: holds a Python object, {found[1]}, that only unsafe unpickling could load; "
-                "expected tensors and plain values. If you trust the file, load it elsewhere and save only "
-                "{'state_dict': ...}"
-            ) from None
+        return _Checkpoint(path, read_torch_file(path, _state_of))
+    except ForeignObject as error:
         raise UserError(
-            f"{path}: truncated, damaged, or not written by torch.save ({type(error).__name__}: "
-            f"{str(error).partition('.')[0][:100]}); expected a checkpoint of the authors' code"
+            f"{path}: holds a Python object, {error.name}, that only unsafe unpickling could load; "
+            "expected tensors and plain values. If you trust the file, load it elsewhere and save only "
+            "{'state_dict': ...}"
         ) from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except (ValueError, OSError) as error:
+        raise UserError(
+            f"{path}: truncated, damaged, or not written by torch.save ({str(error)[:100]}); "
+            "expected a checkpoint of the authors' code"
+        ) from None
+
+
+def _state_of(file: TorchFile) -> dict[str, Tensor]:
+    content = file.content
     state = content.get("state_dict") if isinstance(content, dict) else None
     if not isinstance(state, dict):
         got = f"one with {_some(map(str, content))}" if isinstance(content, dict) else type(content).__name__
-        raise UserError(f"{path}: expected a dict with the entry 'state_dict', got {got}")
-    if strange := [str(key) for key, value in state.items() if not _is_plain(value)]:
-        raise UserError(f"{path}: 'state_dict' must hold nothing but tensors of plain numbers, got {_some(strange)}")
-    return _Checkpoint(path, {str(key).removeprefix("module."): value for key, value in state.items()})
-
-
-def _is_plain(value: object) -> bool:
-    """A tensor with numbers in it that can be copied: not sparse, quantized, complex or only a shape."""
-    if not isinstance(value, Tensor) or value.layout is not torch.strided:
-        return False
-    return not (value.is_meta or value.is_quantized or value.is_complex())
+        raise UserError(f"expected a dict with the entry 'state_dict', got {got}")
+    names = {str(key).removeprefix("module."): value for key, value in state.items()}
+    if strange := [name for name, value in names.items() if not isinstance(value, StoredTensor)]:
+        raise UserError(f"'state_dict' must hold nothing but tensors of plain numbers, got {_some(strange)}")
+    if len(names) > MOST_TENSORS or any(len(name) > LONGEST_NAME for name in names):
+        raise UserError(f"'state_dict' must hold at most {MOST_TENSORS} tensors with names of up to {LONGEST_NAME}")
+    return read_all(file, names)
 
 
 def _condensenet(checkpoint: _Checkpoint, stem: str | None) -> tuple[str, dict[str, Any], dict[str, str]]:
@@ -151,7 +163,7 @@ def _condensenet(checkpoint: _Checkpoint, stem: str | None) -> tuple[str, dict[s
     modules = dict(CONDENSENET)
     stages: list[int] = []
     growth: list[int] = []
-    for block in checkpoint.find(r"features\.denseblock_(\d+)\."):
+    for block in checkpoint.stages(r"features\.denseblock_(\d+)\."):
         theirs = f"features.denseblock_{block}.denselayer_"
         growth.append(checkpoint.shape(f"{theirs}1.conv_2.conv.weight", 4)[0])
         layers = len(checkpoint.find(re.escape(theirs) + r"(\d+)\."))
@@ -171,7 +183,7 @@ def _condensenet(checkpoint: _Checkpoint, stem: str | None) -> tuple[str, dict[s
 def _resnet(checkpoint: _Checkpoint) -> tuple[str, dict[str, Any], dict[str, str]]:
     """Name, options of the backbone, and our modules with the authors' names."""
     modules = dict(RESNET)
-    stages = [len(checkpoint.find(rf"layer{stage}\.(\d+)\.")) for stage in checkpoint.find(r"layer(\d+)\.")]
+    stages = [len(checkpoint.find(rf"layer{stage}\.(\d+)\.")) for stage in checkpoint.stages(r"layer(\d+)\.")]
     for stage, blocks in enumerate(stages, start=1):
         for block in range(blocks):
             table = RESNET_BLOCK | RESNET_SHORTCUT if stage > 1 and block == 0 else RESNET_BLOCK
@@ -195,13 +207,14 @@ def _layer_options(checkpoint: _Checkpoint) -> dict[str, Any]:
         width, channels = checkpoint.shape(f"{layer}.headconv_{heads[0]}.fc1.weight", 2)
         checkpoint.shape(f"{layer}._inactive_channels", 1)
         count = checkpoint.tensors[f"{layer}._inactive_channels"].tolist()
-        if count not in ([n] for n in range(channels)):
+        if len(count) != 1 or not 0 <= count[0] < channels or count[0] % 1:
             raise checkpoint.error(
                 f"'{layer}._inactive_channels' must be a whole number from 0 to {channels - 1}, got {count}"
             )
         hidden[layer] = channels, width
         pruned.append((channels, int(count[0])))
-    for squeeze in (16, *range(1, 1 + max(channels for channels, _ in pruned))):
+    widest = max(channels for channels, _ in pruned)
+    for squeeze in (16, *range(1, 1 + min(widest, MOST_SQUEEZE))):
         for halve in (True, False):
             if all(hidden_width(channels, squeeze, halve) == width for channels, width in hidden.values()):
                 return {
@@ -262,5 +275,5 @@ def _fill(model: ImageClassifier, modules: dict[str, str], checkpoint: _Checkpoi
 
 
 def _some(words: Iterable[str]) -> str:
-    words = list(words)
+    words = [word if len(word) <= LONGEST_NAME else f"{word[:LONGEST_NAME]} ..." for word in words]
     return (", ".join(words[:4]) or "nothing") + (f" and {len(words) - 4} more" if len(words) > 4 else "")

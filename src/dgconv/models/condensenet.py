@@ -10,31 +10,30 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d, run_pointwise
+from ..layers.method import ConvLayer
+from ..ops.fused import Room
 from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
-from ._registry import ConvLayer, norm_after, register_backbone
+from ._registry import norm_after, register_backbone
 
 BOTTLENECK = 4  # outputs of a 1x1 convolution, in units of the growth
 GROUPS = 4  # of the 3x3 convolutions
 
 
 class DenseLayer(nn.Module):
-    """BN, ReLU, 1x1 to four times the growth, BN, ReLU, grouped 3x3 to the growth, appended to the input.
+    """BN, ReLU, 1x1 to four times the growth, BN, ReLU, grouped 3x3 to the growth, appended to the input."""
 
-    ``stage_channels`` is how many there are at the end of the stage: room for them is taken at once.
-    """
-
-    def __init__(self, in_channels: int, growth: int, stage_channels: int, conv_layer: ConvLayer) -> None:
+    def __init__(self, in_channels: int, growth: int, conv_layer: ConvLayer) -> None:
         super().__init__()
-        self.stage_channels = stage_channels
         self.norm1 = BatchNormReLU2d(in_channels)
         self.conv1 = conv_layer(in_channels, BOTTLENECK * growth, 1, bias=False)
         self.norm2 = norm_after(self.conv1, BOTTLENECK * growth, relu=True)
         self.conv2 = GroupedConv2d(BOTTLENECK * growth, growth, 3, padding=1, groups=GROUPS, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out, x = self.norm1(x, and_input=True)
-        out = run_pointwise(self.conv1, out)
-        return self.conv2.append_to(x, self.norm2(out), self.stage_channels)
+    def forward(self, x: Tensor, room: Room | None = None) -> Tensor:
+        """``room`` is that of the stage, in which its features grow."""
+        out, x, means = self.norm1(x, and_more=True)
+        out = run_pointwise(self.conv1, out, means)
+        return self.conv2.append_to(x, self.norm2(out), room)
 
 
 class CondenseNet(ImageClassifier):
@@ -58,11 +57,12 @@ class CondenseNet(ImageClassifier):
     ) -> None:
         super().__init__()
         if len(stages) != len(growth):
-            raise UserError(f"stages and growth must have one length, got {list(stages)} and {list(growth)}")
-        check_sizes("stages and growth", *stages, *growth)
+            raise UserError(f"`stages` and `growth` must have one length, got {list(stages)} and {list(growth)}")
+        check_sizes("`stages` and `growth`", *stages, *growth)
         if any(rate % GROUPS for rate in growth):
-            raise UserError(f"growth must be multiples of {GROUPS}, the groups of a 3x3, got {list(growth)}")
+            raise UserError(f"`growth` must be multiples of {GROUPS}, the groups of a 3x3, got {list(growth)}")
         self.input_size = (3, 32, 32) if stem == "cifar" else (3, 224, 224)
+        self.stage_channels: list[int] = []  # at the end of each
         channels = 2 * growth[0]
         self.stem = nn.Conv2d(3, channels, 3, 1 if stem == "cifar" else 2, 1, bias=False)
         self.stages = nn.Sequential()
@@ -71,7 +71,8 @@ class CondenseNet(ImageClassifier):
                 self.stages.append(HalvingAvgPool2d())
             end = channels + layers * rate
             for before in range(channels, end, rate):
-                self.stages.append(DenseLayer(before, rate, end, conv_layer))
+                self.stages.append(DenseLayer(before, rate, conv_layer))
+            self.stage_channels.append(end)
             channels = end
         self.norm = BatchNormReLU2d(channels)
         self.num_features = channels
@@ -79,7 +80,14 @@ class CondenseNet(ImageClassifier):
         initialize(self)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        return self.norm(self.stages(self.stem(x)))
+        x, ends = self.stem(x), iter(self.stage_channels)
+        room = Room(next(ends))
+        for part in self.stages:
+            if isinstance(part, DenseLayer):
+                x = part(x, room)
+            else:
+                x, room = part(x), Room(next(ends))
+        return self.norm(x)
 
 
 @register_backbone(pruning_rate=0.75)

@@ -7,8 +7,9 @@ The last 1x1 convolution of each inverted residual takes ``conv_layer``. The pap
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..layers.method import ConvLayer
 from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
-from ._registry import ConvLayer, norm_after, register_backbone
+from ._registry import norm_after, register_backbone
 
 MOST_WIDTH = 1000
 STAGES = (
@@ -73,13 +74,13 @@ class MobileNetV2(ImageClassifier):
         dropout: float = 0.2,
     ) -> None:
         super().__init__()
-        check_sizes("stem_stride", stem_stride)
+        check_sizes("`stem_stride`", stem_stride)
         if not 0 < width <= MOST_WIDTH:
             raise UserError(
-                f"width multiplies all channel counts and must be above 0 and up to {MOST_WIDTH}, got {width}"
+                f"`width` multiplies all channel counts and must be above 0 and up to {MOST_WIDTH}, got {width}"
             )
         if not set(downsample) <= set(range(1, len(STAGES) + 1)):
-            raise UserError(f"downsample names stages from 1 to {len(STAGES)}, got {list(downsample)}")
+            raise UserError(f"`downsample` names stages from 1 to {len(STAGES)}, got {list(downsample)}")
         self.input_size = (3, 32, 32) if stem_stride == 1 else (3, 224, 224)
         channels = round_to_eight(32 * width)
         self.features = nn.Sequential(_conv_norm_act(3, channels, 3, stem_stride))

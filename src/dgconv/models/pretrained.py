@@ -1,6 +1,7 @@
 """Trained weights by name, each with a card that says what they are; read offline, from a checkout or a named folder.
 
-Weights NAME are ``NAME.safetensors`` and the card ``NAME.json``, written by ``dgconv results --publish``.
+Weights NAME are ``NAME.safetensors`` and the card ``NAME.json``. A checkout of the repository has some; elsewhere the
+folder that holds them is named by the environment variable DGCONV_WEIGHTS.
 """
 
 import hashlib
@@ -11,16 +12,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load
+from torch import Tensor
 
 from ..errors import UserError
-from ..read_values import check_table, load_json, read_values
+from ..files import open_file, read_whole
+from ..runs import RunFolder
+from ..runs.config import Macs, ModelOptions
+from ..runs.tensors import read_tensors
+from ..values import LONGEST_JSON, check_table, load_json, read_values
 from ._classifier import ImageClassifier
-from .run_config import Macs, ModelOptions
+from ._room import Room
 from .storage import create_from_file, put_weights
 
 FOLDER_VARIABLE = "DGCONV_WEIGHTS"
+CHECKOUT = Path(__file__).resolve().parents[3]  # of the repository, if dgconv runs from one
 IN_CHECKOUT = Path("results") / "weights"
+AS_IT_IS = "unchanged"  # the folder of the records of a recipe about which nothing was changed
+WHERE_TO_GET_THEM = (
+    "Trained weights are not part of the package: they lie in results/weights of its repository. Run dgconv from a "
+    f"checkout of that, or set {FOLDER_VARIABLE} to a folder with the .safetensors and .json files"
+)
 
 
 @dataclass(frozen=True)
@@ -30,7 +41,7 @@ class ModelCard:
     model: dict[str, Any]  # the arguments of create_model
     data: str
     input_size: list[int]
-    mean: list[float]  # what images are normalised by, of 0..1 pixels
+    mean: list[float]  # what images are normalized by, of 0..1 pixels
     std: list[float]
     classes: list[str]
     error: float  # on the test images, after the last epoch
@@ -49,67 +60,79 @@ class ModelCard:
         return json.dumps(asdict(self), indent=2) + "\n"
 
 
-def weights_folder() -> Path:
-    """The one named by DGCONV_WEIGHTS, else ``results/weights`` of the checkout that dgconv runs from."""
+def weights_folder() -> Path | None:
+    """The one named by DGCONV_WEIGHTS, else ``results/weights`` of the checkout that dgconv runs from, if it does."""
     if named := os.environ.get(FOLDER_VARIABLE):
         return Path(named).expanduser()
-    return Path(__file__).resolve().parents[3] / IN_CHECKOUT
+    return CHECKOUT / IN_CHECKOUT if (CHECKOUT / IN_CHECKOUT).is_dir() else None
 
 
 def list_cards(folder: Path | None = None) -> dict[str, ModelCard]:
     """Every card of a folder, by default of the one that weights are read from, by the name of its weights."""
-    return {path.stem: read_card(path) for path in sorted((folder or weights_folder()).glob("*.json"))}
+    folder = folder or weights_folder()
+    return {path.stem: read_card(path) for path in sorted(folder.glob("*.json"))} if folder else {}
 
 
 def read_card(path: Path) -> ModelCard:
     try:
-        values = load_json(path.read_text(encoding="utf-8"))
+        values = load_json(read_whole(path, LONGEST_JSON))
         card = read_values(ModelCard, values, "it", ignore_unknown=True)
         check_table(ModelOptions, card.model, "it: model")
         check_table(Macs, card.macs, "it: macs")
         return card
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is not a model card: {error}. 'dgconv results --publish RUN' writes one") from None
+        raise UserError(f"{path} is not a model card: {error}. Fetch it again") from None
 
 
-def find_run(name: Path) -> Path:
+def find_run(name: Path) -> RunFolder:
     """A run folder, or by the name of published weights the record of their run, which says where they are."""
     if name.exists() or len(name.parts) != 1:
-        return name
-    cards = list_cards()
-    if str(name) not in cards:
-        if not cards:
-            return name  # whoever reads it says what a run folder is
-        raise UserError(
-            f"there is no run folder {name}, and no published network of that name. Published: {', '.join(cards)}"
-        )
-    record = weights_folder().parent / name / f"seed{cards[str(name)].seed}"
+        return RunFolder(name)
+    cards, weights = list_cards(), weights_folder()
+    if str(name) not in cards or weights is None:
+        published = f"Published: {', '.join(cards)}" if cards else WHERE_TO_GET_THEM
+        raise UserError(f"there is no run folder {name}, and no published network of that name. {published}")
+    card = cards[str(name)]
+    change = str(name).removeprefix(card.recipe).removeprefix("+") or AS_IT_IS
+    record = weights.parent / card.recipe / change / f"seed{card.seed}"
     if not record.is_dir():
         raise UserError(
             f"the record of the published network {name} is not in {record}, so how it was trained is not known. "
-            f"In Python, create_model({cards[str(name)].model['name']!r}, pretrained={str(name)!r}) loads it without"
+            f"In Python, create_model({card.model['name']!r}, pretrained={str(name)!r}) loads it without"
         )
-    return record
+    return RunFolder(record)
 
 
 def create_pretrained(model: str, which: bool | str, options: dict[str, Any]) -> ImageClassifier:
     """What ``create_model(model, pretrained=which, **options)`` gives: like every new model, in training mode."""
+    folder = weights_folder()
+    if folder is None:
+        raise UserError(f"there are no pretrained weights of {model} here. {WHERE_TO_GET_THEM}")
     name, card = find_card(model, which, options)
-    network = create_from_file(card.model, weights_folder() / f"{name}.json")
+    path = folder / f"{name}.safetensors"
+    tensors = _read_weights(path, card)
+    room = Room.of({key: tensor.shape for key, tensor in tensors.items()})
+    network = create_from_file(card.model, folder / f"{name}.json", room)
     if tuple(card.input_size) != network.input_size:
         raise UserError(
             f"the weights {name!r} were trained on {_size(card.input_size)} images, "
             f"but {model} is made for {_size(network.input_size)}"
         )
-    path = weights_folder() / f"{name}.safetensors"
+    put_weights(network, tensors, path)
+    return network
+
+
+def _read_weights(path: Path, card: ModelCard) -> dict[str, Tensor]:
     try:
-        content = path.read_bytes()
+        with open_file(path) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+        if digest == card.sha256:
+            return read_tensors(path).tensors
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Its card is there; fetch the file again") from None
-    if hashlib.sha256(content).hexdigest() != card.sha256:
-        raise UserError(f"{path} is not the file its card describes: the SHA-256 differs. Fetch both again")
-    put_weights(network, load(content), path)
-    return network
+    except ValueError as error:
+        raise UserError(f"{path} is not a safetensors file: {error}. Fetch it and its card again") from None
+    raise UserError(f"{path} is not the file its card describes: the SHA-256 differs. Fetch both again")
 
 
 def find_card(model: str, which: bool | str, options: dict[str, Any]) -> tuple[str, ModelCard]:

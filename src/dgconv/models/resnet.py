@@ -6,8 +6,9 @@ come out only with the shortcuts, and only at a pruning rate of 0.55 (the paper'
 
 from torch import Tensor, nn
 
+from ..layers.method import ConvLayer
 from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
-from ._registry import ConvLayer, norm_after, register_backbone
+from ._registry import norm_after, register_backbone
 
 
 def _conv(
@@ -61,7 +62,7 @@ class ResNet(ImageClassifier):
         pre_norm: bool = False,
     ) -> None:
         super().__init__()
-        check_sizes("stages and width", *stages, width)
+        check_sizes("`stages` and `width`", *stages, width)
         is_cifar = stem == "cifar"
         self.input_size = (3, 32, 32) if is_cifar else (3, 224, 224)
         self.conv1 = nn.Conv2d(3, width, 3 if is_cifar else 7, 1 if is_cifar else 2, 1 if is_cifar else 3, bias=False)

@@ -91,7 +91,7 @@ torch.library.register_autograd(_BACKWARD, _refuse)
 
 @register_flop_formula(torch.ops.dgconv.dynamic_group_conv2d)
 def _flops(x: list[int], weight: list[int], *_: object, out_shape: list[int], **__: object) -> int:
-    """For torch's own counter. Those left out are multiplied, too, by zero."""
+    """FLOPs for torch's own counter. Those left out are multiplied, too, by zero."""
     return conv_flop_count(x, weight, out_shape)
 
 

@@ -42,32 +42,51 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
+class Room:
+    """Memory in which features grow: of all channels that they will have, so that to append to them copies nothing.
+
+    Handed from layer to layer beside the features. Features can grow in one way only: whoever appends to others than
+    those that it holds begins anew, with a copy.
+    """
+
+    def __init__(self, channels: int) -> None:
+        self.channels = channels
+        self._memory: Tensor | None = None
+        self._filled = 0
+
+    def beginning_with(self, x: Tensor) -> Tensor:
+        """All of the memory, its first channels being those of x."""
+        memory = self._memory
+        is_there = memory is not None and self._filled == x.shape[1] and memory.data_ptr() == x.data_ptr()
+        if memory is None or not is_there:
+            memory = x.new_empty(x.shape[0], self.channels, *x.shape[2:])
+            with torch.no_grad():
+                memory[:, : x.shape[1]].copy_(x)
+        self._memory, self._filled = memory, 0  # until it is told how far it is filled
+        return memory
+
+    def filled_to(self, channels: int) -> None:
+        self._filled = channels
+
+
 def batch_norm_relu(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor]:
-    """``relu(batch_norm(x))`` in training mode, ``x`` [B, C, height, width] each image in one piece; and x itself.
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """``relu(batch_norm(x))`` in training mode, ``x`` [B, C, height, width] each image in one piece; x itself; and the
+    means of the result's planes, [B, C], if they are known, for a gate that comes next.
 
     What uses x besides should use the second result: its gradient is then added where the norm's is written.
     """
-    out, same, means = BatchNormReLU.apply(x, weight, bias, running_mean, running_var, momentum, eps)
-    if means is not None:
-        out.dgconv_means = means  # for a gate that comes next
-    room = x.__dict__.pop("dgconv_room", None)
-    if room is not None:
-        same.dgconv_room = room
-    return out, same
+    return BatchNormReLU.apply(x, weight, bias, running_mean, running_var, momentum, eps)
 
 
 def batch_norm_relu_eval(
     x: Tensor, weight: Tensor, bias: Tensor, running_mean: Tensor, running_var: Tensor, eps: float
-) -> Tensor:
-    """``relu(batch_norm(x))`` by the running statistics, where no gradient is wanted; ``x`` as above."""
+) -> tuple[Tensor, Tensor | None]:
+    """``relu(batch_norm(x))`` by the running statistics, where no gradient is wanted, and its means; ``x`` as above."""
     from .triton import batch_norm_relu as kernels
 
-    out, means = kernels.forward_eval(x, weight, bias, running_mean, running_var, eps)
-    if means is not None:
-        out.dgconv_means = means  # type: ignore[attr-defined]
-    return out
+    return kernels.forward_eval(x, weight, bias, running_mean, running_var, eps)
 
 
 def fits_images(conv: nn.Conv2d, x: Tensor) -> bool:
@@ -91,25 +110,12 @@ def grouped_conv3x3(x: Tensor, weight: Tensor, groups: int) -> Tensor:
     return GroupedConv3x3.apply(_cast(x), weight, groups)
 
 
-def append_grouped_conv3x3(features: Tensor, room: Tensor, x: Tensor, weight: Tensor, groups: int) -> Tensor:
-    """``cat([features, grouped_conv3x3(x)], 1)`` without a copy: the new channels are written into ``room``."""
-    grown = AppendGroupedConv3x3.apply(features, (room,), _cast(x), weight, groups)
-    if grown.shape[1] < room.shape[1]:
-        grown.dgconv_room = room
+def append_grouped_conv3x3(features: Tensor, room: Room, x: Tensor, weight: Tensor, groups: int) -> Tensor:
+    """``cat([features, grouped_conv3x3(x)], 1)``; the new channels are written into ``room``."""
+    memory = room.beginning_with(features)
+    grown: Tensor = AppendGroupedConv3x3.apply(features, (memory,), _cast(x), weight, groups)
+    room.filled_to(grown.shape[1])
     return grown
-
-
-def take_room(x: Tensor, channels: int) -> Tensor:
-    """A tensor of so many channels that begins with those of x: where x lies, if it was appended to before.
-
-    Taken, because x can grow in one way only: whoever asks for it a second time gets a copy.
-    """
-    room = x.__dict__.pop("dgconv_room", None)
-    if room is None or room.shape[1] != channels:
-        room = x.new_empty(x.shape[0], channels, *x.shape[2:])
-        with torch.no_grad():
-            room[:, : x.shape[1]].copy_(x)
-    return room
 
 
 def fits_pointwise(conv: nn.Conv2d, x: Tensor) -> bool:
@@ -136,10 +142,11 @@ def saliency_gate(
 
 
 def dynamic_pointwise(
-    x: Tensor, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor, threshold: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A whole dynamic layer of kernel size 1, ``x`` contiguous: its output, its saliency and its gate's mask."""
-    means = getattr(x, "dgconv_means", None)
+    x: Tensor, means: Tensor | None, weight: Tensor, weight1: Tensor, weight2: Tensor, bias: Tensor, keep: Tensor,
+    threshold: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """A whole dynamic layer of kernel size 1, ``x`` contiguous, the means of its planes [B, C] if they are known: its
+    output, its saliency and its gate's mask."""
     return DynamicPointwise.apply(_cast(x), means, weight, weight1, weight2, bias, keep, threshold)
 
 
@@ -153,7 +160,7 @@ def dynamic_by_head(
 
 
 def result_dtype(x: Tensor) -> torch.dtype:
-    """Of a convolution of x, which autocast may change."""
+    """The dtype of a convolution of x, which autocast may change."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 

@@ -17,7 +17,7 @@ def whole_images(x: Tensor) -> bool:
 
 
 def _in_one_piece(grad: Tensor) -> Tensor:
-    """As it is, if each image lies in one piece: so do the parts of the gradient of a concatenation."""
+    """The gradient as it is, if each image lies in one piece: so do the parts of the gradient of a concatenation."""
     return grad if whole_images(grad) else grad.contiguous()
 
 

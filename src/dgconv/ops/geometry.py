@@ -7,7 +7,7 @@ Size2 = int | Pair
 
 
 def pair(value: Size2) -> Pair:
-    """For both directions. A tuple of one stands for both, as in torch."""
+    """A value for each of both directions. A tuple of one stands for both, as in torch."""
     return (value, value) if isinstance(value, int) else (value[0], value[-1])
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """And not, as planes of one pixel are, at the same time laid out plane by plane."""
+    """Whether channels lie together, and not, as planes of one pixel do, plane by plane at the same time."""
     return not x.is_contiguous() and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 

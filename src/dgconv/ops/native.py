@@ -60,21 +60,26 @@ def _find() -> ctypes.CDLL | str:
     return found
 
 
-def _load() -> ctypes.CDLL:
+def library_path() -> str:
+    """Where the library is."""
     spec = importlib.util.find_spec(f"{__package__}._native")
     if spec is None or spec.origin is None:
         raise ImportError("they were not built; install again with a C++ compiler at hand (g++ or clang++)")
-    found = ctypes.CDLL(spec.origin)
+    return spec.origin
+
+
+def _load() -> ctypes.CDLL:
+    found = ctypes.CDLL(library_path())
     found.dgconv_native_version.restype = found.dgconv_isa.restype = ctypes.c_char_p
-    built_from, expected = found.dgconv_native_version().decode(), _fingerprint()
+    built_from, expected = found.dgconv_native_version().decode(), fingerprint()
     if expected is not None and built_from != expected:
         raise ImportError("they were built from other sources than those installed; run `pip install -e .` again")
     structs.declare(found)
     return found
 
 
-def _fingerprint() -> str | None:
-    """Of the sources beside this file, as setup.py computes it; None where only the library was installed."""
+def fingerprint() -> str | None:
+    """A checksum of the sources beside this file, as setup.py computes it; None where only that was installed."""
     check, sources = 0, Path(__file__).parent / "csrc"
     if not sources.is_dir():
         return None

@@ -48,7 +48,7 @@ _active: _Side | None = None  # global, because autograd goes back in a thread o
 
 @contextmanager
 def overlapping(device: torch.device) -> Iterator[None]:
-    """Around a backward pass whose gradients only the optimizer uses: hooks on parameters are not called."""
+    """Surrounds a backward pass whose gradients only the optimizer uses: hooks on parameters are not called."""
     global _active
     if device.type != "cuda":
         yield

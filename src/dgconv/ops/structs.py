@@ -3,7 +3,8 @@
 An address is an integer, the ``data_ptr()`` of a tensor that the caller keeps alive; None is the null pointer.
 """
 
-from ctypes import CDLL, POINTER, Structure, c_float, c_int32, c_int64, c_void_p, sizeof
+from collections.abc import Iterator
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeof
 from typing import Any, ClassVar
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "relu6": 2}
@@ -65,7 +66,7 @@ class View(Structure):
     ]
 
 
-CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, POINTWISE, EXPAND, WINNERS_CONV = range(8)  # kinds of steps
+CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, ELEMENTWISE, EXPAND, WINNERS_CONV = range(8)  # kinds of steps
 
 
 class Step(Structure):
@@ -98,6 +99,15 @@ class Program(Structure):
     ]
 
 
+SHARED: tuple[type[Structure], ...] = (Planes, Conv, Selection, Region, Norm, Window, Gate, View, Step, Program)
+
+
+class _Entry(Structure):
+    """Of csrc/layout.cpp: a struct, or a field of one."""
+
+    _fields_: ClassVar = [("name", c_char_p), *_fields("offset bytes", c_int64)]
+
+
 STAGES = ("pool", "generator", "select", "compute")  # what the time of a step is spent on
 
 
@@ -113,9 +123,12 @@ def declare(library: CDLL) -> None:
             None,
             (POINTER(Conv), POINTER(Selection), c_int32, *[POINTER(Planes)] * 3, *[c_void_p] * 2, c_int64, c_int32),
         ),
-        ("dgconv_step_bytes", c_int64, ()),
+        ("dgconv_layout", c_int32, (POINTER(POINTER(_Entry)),)),
+        ("dgconv_can_expand", c_int32, (POINTER(Conv), POINTER(Conv))),
         ("dgconv_gate_floats", c_int64, (POINTER(Gate), c_int32)),
         ("dgconv_scratch_floats", c_int64, (POINTER(Step),)),
+        ("dgconv_check_program", c_int64, (POINTER(Program), c_int64, c_int64)),
+        ("dgconv_refusal", c_char_p, (c_int32,)),
         ("dgconv_run", None, (POINTER(Program), c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
         ("dgconv_gate_scratch_floats", c_int64, (POINTER(Gate),)),
         ("dgconv_generate", None, (POINTER(Gate), c_int32, *[c_void_p] * 3)),
@@ -123,5 +136,24 @@ def declare(library: CDLL) -> None:
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
-    if library.dgconv_step_bytes() != sizeof(Step):
-        raise ImportError("dgconv/ops/structs.py and csrc/program.h differ in their idea of a step")
+    check_layout(library)
+
+
+def check_layout(library: CDLL) -> None:
+    """Refuse a library whose structs are not, field by field, those that Python fills in."""
+    first = POINTER(_Entry)()
+    count = library.dgconv_layout(byref(first))
+    theirs = {first[i].name.decode(): (first[i].offset, first[i].bytes) for i in range(count)}
+    ours = dict(layout(SHARED))
+    differing = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+    if differing:
+        raise ImportError(f"dgconv/ops/structs.py and csrc differ in their idea of {', '.join(differing)}")
+
+
+def layout(kinds: tuple[type[Structure], ...]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name, offset and size of structs and of their fields."""
+    for kind in kinds:
+        yield kind.__name__, (0, sizeof(kind))
+        for name, *_ in kind._fields_:
+            field = getattr(kind, name)
+            yield f"{kind.__name__}.{name}", (field.offset, field.size)

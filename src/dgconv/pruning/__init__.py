@@ -1,20 +1,11 @@
-"""Static filter pruning, the classic rivals: L1, SFP, FPGM and network slimming, on whole networks."""
+"""Static filter pruning, the classic rivals, on whole networks: a file for each method, with its record."""
 
-from .base import FilterPruning
+from ..layers.method import import_all
+from .base import FilterPruning, PruningController
 from .cut import resize_
-from .fpgm import GeometricMedianPruning
-from .l1 import L1Pruning
-from .methods import (
-    PRUNING_METHODS,
-    PruningMethod,
-    attach_pruning,
-    cut,
-    pruning_of,
-    what_is_left,
-    what_will_be_left,
-)
-from .ns import NetworkSlimming
-from .sfp import SoftFilterPruning
+from .methods import attach_pruning, cut, pruning_of, what_is_left, what_will_be_left
+
+import_all(__name__, __path__)
 
 __all__ = [
     "attach_pruning",
@@ -23,11 +14,6 @@ __all__ = [
     "resize_",
     "what_is_left",
     "what_will_be_left",
-    "PRUNING_METHODS",
-    "PruningMethod",
     "FilterPruning",
-    "L1Pruning",
-    "SoftFilterPruning",
-    "GeometricMedianPruning",
-    "NetworkSlimming",
+    "PruningController",
 ]

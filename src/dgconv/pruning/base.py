@@ -7,19 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..layers.controller import Controller
+from ..values import BELOW_ONE, SHARE
 from .channels import Member, find_channel_sets
 from .rate_search import search_rate
 
 Choice = list[Tensor]  # for each channel set, which units are kept: bool [units]
+SMALLER = "static: a smaller plain network"  # how all of these run
 
 
 class FilterPruning(nn.Module):
     """Static filter pruning of a whole network, of which it is the submodule ``pruning``.
 
-    The trainer calls the hooks at their times. Once pruned for good, a channel's filter and the scale and shift of the
-    batch norms behind it are zero, and put back to zero after every step. So the channel is exactly zero and
-    :func:`~dgconv.pruning.cut` changes nothing. (This is more than to mask the gradients of what is pruned: momentum
-    would move it on.)
+    The trainer calls the hooks at their times, through :class:`PruningController`. Once pruned for good, a channel's
+    filter and the scale and shift of the batch norms behind it are zero, and put back to zero after every step. So the
+    channel is exactly zero and :func:`~dgconv.pruning.cut` changes nothing. (This is more than to mask the
+    gradients of what is pruned: momentum would move it on.)
 
     A subclass is one method: it says how filters are rated, and when they are pruned.
 
@@ -78,15 +81,15 @@ class FilterPruning(nn.Module):
         return choice
 
     def as_many_as_chosen(self, model: nn.Module, rate: float) -> Choice:
-        """As many units as :meth:`choose` keeps, whichever: enough to count MACs."""
+        """Keeps as many units as :meth:`choose` does, whichever: enough to count MACs."""
         return [
             best_of(torch.zeros(channel_set.units), units_left(channel_set.units, rate)) for channel_set in self.sets
         ]
 
     # -- hooks of the trainer ------------------------------------------------------------------------------------
 
-    def move_to(self, model: nn.Module, progress: float) -> None:
-        """Before each step."""
+    def before_step(self, model: nn.Module, progress: float) -> None:
+        """Prunes for good once it is time."""
         if progress >= self.final_from and not self.is_final:
             self.prune(model)
 
@@ -95,7 +98,7 @@ class FilterPruning(nn.Module):
         return None
 
     @torch.no_grad()
-    def after_step(self, model: nn.Module) -> None:
+    def after_update(self, model: nn.Module) -> None:
         """What is pruned stays zero."""
         for member in self._zeroed():
             layer, mask = member.of(model), self._mask(member)
@@ -104,7 +107,7 @@ class FilterPruning(nn.Module):
                 layer.bias.mul_(mask)
 
     def end_epoch(self, model: nn.Module, progress: float) -> None:
-        """After each epoch."""
+        """Follows each epoch."""
 
     # -- pruning -------------------------------------------------------------------------------------------------
 
@@ -116,19 +119,19 @@ class FilterPruning(nn.Module):
         return self._is_final
 
     def kept(self) -> Choice:
-        """As the masks have it."""
+        """What is kept, as the masks have it."""
         return [
             self._mask(channel_set.source).cpu()[channel_set.source.channels[:, 0]] > 0 for channel_set in self.sets
         ]
 
     @torch.no_grad()
     def prune(self, model: nn.Module) -> None:
-        """For good."""
+        """Prunes for good."""
         for channel_set, kept in zip(self.sets, self.choose(model, self.rate), strict=True):
             for member in channel_set.having("filters", "norm"):
                 mask = self._mask(member)
                 mask[member.channels[~kept].flatten().to(mask.device)] = 0
-        self.after_step(model)
+        self.after_update(model)
         self._is_final = True
 
     def _rate_for_budget(self, model: nn.Module) -> float:
@@ -144,18 +147,32 @@ class FilterPruning(nn.Module):
         return self.get_buffer(_mask_name(member))
 
 
+class PruningController(Controller):
+    """Calls the hooks of a network's pruning, which is a part of the network and so cannot hold it."""
+
+    def __init__(self, model: nn.Module, pruning: FilterPruning) -> None:
+        self.model, self.pruning = model, pruning
+
+    def before_step(self, progress: float) -> None:
+        self.pruning.before_step(self.model, progress)
+
+    def penalty(self, saliencies: object = ()) -> Tensor | None:
+        return self.pruning.penalty(self.model)
+
+    def after_update(self) -> None:
+        self.pruning.after_update(self.model)
+
+    def end_epoch(self, progress: float) -> None:
+        self.pruning.end_epoch(self.model, progress)
+
+
 def check_amount(rate: float | None, budget: float | None) -> None:
     if rate is not None and budget is not None:
-        raise UserError("give a pruning rate or a budget, not both: the one follows from the other")
-    if rate is not None and not 0 <= rate < 1:
-        raise UserError(f"the pruning rate is the share of channels to prune, from 0 to below 1, got {rate}")
+        raise UserError("give a `prune_rate` or a `prune_budget`, not both: the one follows from the other")
+    if rate is not None:
+        BELOW_ONE.check("prune_rate", rate)
     if budget is not None:
-        check_budget(budget)
-
-
-def check_budget(budget: float) -> None:
-    if not 0 < budget <= 1:
-        raise UserError(f"the budget is a share of the dense network's MACs, above 0 and up to 1, got {budget}")
+        SHARE.check("prune_budget", budget)
 
 
 def units_left(units: int, rate: float) -> int:

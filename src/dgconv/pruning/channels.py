@@ -81,7 +81,7 @@ def _torch_pruning() -> Any:
 
 
 def _channel_set(group: Any, graph: Any, names: dict[nn.Module, str]) -> ChannelSet | None:
-    """Of a group of Torch-Pruning's; None if there is something in it that we do not cut."""
+    """The channel set of a group of Torch-Pruning's; None if there is something in it that we do not cut."""
     layers: list[tuple[nn.Module, Role, dict[int, list[int]]]] = []
     for item in group.items:
         module = item.dep.target.module

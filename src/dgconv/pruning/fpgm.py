@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from .base import FilterPruning
+from ..layers.method import Method, register_method
+from .base import SMALLER, FilterPruning
 
 
 class GeometricMedianPruning(FilterPruning):
@@ -20,3 +21,6 @@ class GeometricMedianPruning(FilterPruning):
     def end_epoch(self, model: nn.Module, progress: float) -> None:
         if not self.is_final:
             self.prune(model)
+
+
+FPGM = register_method(Method("fpgm", "FPGM", GeometricMedianPruning, {}, SMALLER, prunes=True))

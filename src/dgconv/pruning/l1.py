@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from .base import FilterPruning
+from ..layers.method import Method, register_method
+from .base import SMALLER, FilterPruning
 
 
 class L1Pruning(FilterPruning):
@@ -16,3 +17,6 @@ class L1Pruning(FilterPruning):
 
     def scores(self, filters: Tensor) -> Tensor:
         return filters.abs().sum(1)
+
+
+L1 = register_method(Method("l1", "L1", L1Pruning, {}, SMALLER, prunes=True))

@@ -1,27 +1,15 @@
-"""Pruning methods by name, and how one is put on a network and taken off again."""
+"""How a pruning method is put on a network by its name, and taken off again."""
 
-from typing import Literal
+from typing import Any
 
 from torch import nn
 
 from ..errors import UserError, unknown_name
-from ..layers.dynamic_group_conv import DynamicGroupConv2d
-from ..layers.method import MethodLayer
-from ..layers.standard_group_conv import StandardGroupConv2d
+from ..layers.method import method_of, pruning_methods
 from .base import FilterPruning
 from .cut import cut_channels, without_pruning
-from .fpgm import GeometricMedianPruning
-from .l1 import L1Pruning
-from .ns import NetworkSlimming
-from .sfp import SoftFilterPruning
 
-PruningMethod = Literal["l1", "sfp", "fpgm", "ns"]
-PRUNING_METHODS: dict[str, type[FilterPruning]] = {
-    "l1": L1Pruning,
-    "sfp": SoftFilterPruning,
-    "fpgm": GeometricMedianPruning,
-    "ns": NetworkSlimming,
-}
+OPTIONS = ("prune", "prune_rate", "prune_budget")  # of a network, beside those of the method
 
 
 def attach_pruning(
@@ -30,25 +18,28 @@ def attach_pruning(
     rate: float | None = None,
     budget: float | None = None,
     input_size: tuple[int, ...] | None = None,
+    **options: Any,
 ) -> FilterPruning:
     """Make a network one that is pruned while it trains, in place; see :class:`FilterPruning` for the arguments.
 
-    ``dgconv.train`` calls the hooks. A loop of your own does so through :class:`~dgconv.train.method.TrainingMethod`.
+    ``dgconv.train`` calls the hooks. A loop of your own does so through :func:`~dgconv.train.controllers_of`.
     """
-    if method not in PRUNING_METHODS:
-        raise unknown_name("pruning method", method, PRUNING_METHODS)
+    if method not in pruning_methods():
+        raise unknown_name("pruning method", method, pruning_methods())
     if pruning_of(model) is not None:
         raise UserError("the model has a pruning method already; build a new one for another")
-    if any(isinstance(layer, DynamicGroupConv2d | StandardGroupConv2d | MethodLayer) for layer in model.modules()):
+    if any(method_of(layer) for layer in model.modules()):
         raise UserError("filter pruning is for networks of plain convolutions; name a model without a method")
-    model.pruning = PRUNING_METHODS[method](model, rate, budget, input_size)
+    pruning: FilterPruning = pruning_methods()[method].make(model, rate, budget, input_size, **options)
+    model.pruning = pruning
     if isinstance(config := getattr(model, "config", None), dict):
-        given = {"prune": method, "prune_rate": rate, "prune_budget": budget}
+        given = {"prune": method, "prune_rate": rate, "prune_budget": budget, **options}
         config.update({key: value for key, value in given.items() if value is not None})
-    return model.pruning
+    return pruning
 
 
 def pruning_of(model: nn.Module) -> FilterPruning | None:
+    """The submodule that prunes a network, if there is one."""
     pruning = getattr(model, "pruning", None)
     return pruning if isinstance(pruning, FilterPruning) else None
 
@@ -80,7 +71,8 @@ def cut(model: nn.Module) -> nn.Module:
     smaller = without_pruning(model)
     widths = cut_channels(smaller, pruning.sets, pruning.kept())
     if isinstance(config := getattr(smaller, "config", None), dict):
-        for key in ("prune", "prune_rate", "prune_budget"):
+        own = pruning_methods()[config["prune"]].options if "prune" in config else ()
+        for key in (*OPTIONS, *own):
             config.pop(key, None)
         if widths:
             config["widths"] = config.get("widths", {}) | widths  # a network that was cut before has some

@@ -3,7 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from .base import Choice, FilterPruning, best_of, units_left
+from ..layers.method import Method, register_method
+from ..values import FACTOR
+from .base import SMALLER, Choice, FilterPruning, best_of, units_left
 from .channels import ChannelSet
 
 
@@ -15,13 +17,16 @@ class NetworkSlimming(FilterPruning):
     all channels together; a layer keeps at least one. A channel with several batch norms, as behind a depthwise
     convolution or a concatenation, has their mean :math:`|\gamma|`.
 
-    The authors' :math:`\lambda` is 1e-4 for VGG and 1e-5 for ResNet and DenseNet. They train what is left from the
-    beginning of the learning rate's schedule; here there is one schedule for all.
+    The authors train what is left from the beginning of the learning rate's schedule; here there is one schedule for
+    all.
+
+    Args:
+        model, rate, budget, input_size: see :class:`FilterPruning`.
+        sparsity_weight: weight lambda of the penalty; the authors have 1e-4 for VGG, 1e-5 for ResNet and DenseNet.
     """
 
     default_rate = 0.4
     final_from = 1 / 2
-    sparsity_weight = 1e-5
 
     def __init__(
         self,
@@ -29,9 +34,11 @@ class NetworkSlimming(FilterPruning):
         rate: float | None = None,
         budget: float | None = None,
         input_size: tuple[int, ...] | None = None,
+        sparsity_weight: float = 1e-5,
     ) -> None:
+        NS.check(sparsity_weight=sparsity_weight)
         super().__init__(model, rate, budget, input_size)
-        self.register_buffer("sparsity", torch.tensor(self.sparsity_weight))  # a captured graph reads it there
+        self.register_buffer("sparsity", torch.tensor(float(sparsity_weight)))  # a captured graph reads it there
 
     def penalty(self, model: nn.Module) -> Tensor:
         scales: list[Tensor] = [norm.weight for norm in model.modules() if isinstance(norm, nn.BatchNorm2d)]
@@ -55,9 +62,12 @@ class NetworkSlimming(FilterPruning):
 
 
 def _mean_scale(model: nn.Module, channel_set: ChannelSet) -> Tensor:
-    """Of each unit, over its channels and batch norms."""
+    """The mean scale of each unit, over its channels and batch norms."""
     norms = channel_set.having("norm")
     if not norms:  # nothing says what its channels are worth: they stay
         return torch.full((channel_set.units,), float("inf"))
     scales = [norm.of(model).weight.detach().float().abs().cpu()[norm.channels].mean(1) for norm in norms]
     return torch.stack(scales).mean(0)
+
+
+NS = register_method(Method("ns", "NS", NetworkSlimming, {"sparsity_weight": FACTOR}, SMALLER, prunes=True))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
-from ..analysis.macs import count_macs
+from ..cost.macs import count_macs
 from ..errors import UserError
 from .channels import ChannelSet
 from .cut import cut_channels, without_pruning

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from .base import FilterPruning
+from ..layers.method import Method, register_method
+from .base import SMALLER, FilterPruning
 
 
 class SoftFilterPruning(FilterPruning):
-    r"""After each epoch sets the filters of least :math:`\lVert F_j \rVert_2` to zero, and trains on with all.
+    r"""Sets, after each epoch, the filters of least :math:`\lVert F_j \rVert_2` to zero, and trains on with all.
 
     As in the authors' code the batch norm behind a filter is left as it is; it is what brings the filter back. (A
     channel with a zero filter, scale and shift has no gradients at all.) So a zero filter makes a constant channel.
@@ -33,3 +34,6 @@ class SoftFilterPruning(FilterPruning):
                 for values in zeroed:
                     if values is not None:
                         values[member.channels[~kept].flatten().to(values.device)] = 0
+
+
+SFP = register_method(Method("sfp", "SFP", SoftFilterPruning, {}, SMALLER, prunes=True))

@@ -2,22 +2,21 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from .. import __version__
 from ..analysis.figures import OF_A_RUN, OF_SEVERAL, Drawing
-from ..analysis.run_folder import RunFolder
+from ..analysis.trained_run import TrainedRun
 from ..environment import describe_environment
 from ..errors import unknown_name
 from ..train import Recipe
-from ..train.logs import read_metrics
+from ..version import __version__
 from .curves import Chart, Epochs, draw_charts
 from .layers import LayerTable, layers_of
 from .missing import Missing, attempt
 from .pictures import Picture, draw_picture
-from .result import Result, result_of
+from .result import Outcome, result_of
 
 ALL_FIGURES = (*OF_A_RUN, *OF_SEVERAL)
 Tell = Callable[[str], None]
@@ -38,7 +37,7 @@ class Section:
 
     title: str
     folder: str
-    result: Result
+    result: Outcome
     layers: LayerTable | None
     pictures: list[Picture]
     settings: list[Setting]
@@ -64,7 +63,7 @@ def count_steps(runs: int, figures: Collection[str]) -> int:
 
 
 def gather(
-    runs: Sequence[RunFolder], *, figures: Collection[str] = ALL_FIGURES, tell: Tell = lambda step: None
+    runs: Sequence[TrainedRun], *, figures: Collection[str] = ALL_FIGURES, tell: Tell = lambda step: None
 ) -> Contents:
     """Reads, counts, records, measures and draws. Damaged files are a UserError, before anything takes long.
 
@@ -75,7 +74,7 @@ def gather(
     for name in figures:
         if name not in ALL_FIGURES:
             raise unknown_name("figure", name, ALL_FIGURES)
-    epochs = [read_metrics(run.folder) for run in runs]
+    epochs = [run.files.metrics for run in runs]
     sections = [
         _section(run, title, lines, figures, tell)
         for run, title, lines in zip(runs, _titles(runs), epochs, strict=True)
@@ -88,7 +87,7 @@ def gather(
     return Contents(sections, draw_charts(epochs), pictures, left_out)
 
 
-def _titles(runs: Sequence[RunFolder]) -> list[str]:
+def _titles(runs: Sequence[TrainedRun]) -> list[str]:
     """Those that several have, as runs of one recipe with other settings do, with the name of the folder."""
     titles = [run.recipe.title if "recipe" in run.config else run.name for run in runs]
     return [
@@ -97,10 +96,10 @@ def _titles(runs: Sequence[RunFolder]) -> list[str]:
     ]
 
 
-def _section(run: RunFolder, title: str, epochs: Epochs, figures: Collection[str], tell: Tell) -> Section:
+def _section(run: TrainedRun, title: str, epochs: Epochs, figures: Collection[str], tell: Tell) -> Section:
     missing: list[Missing] = []
     if not epochs:
-        missing.append(Missing("curves", "the run folder has no metrics.jsonl, or an empty one"))
+        missing.append(Missing("curves", "the run folder has no metrics, or an empty file of them"))
     tell(f"{title}: results")
     result = result_of(run, epochs, missing)
     tell(f"{title}: layers")
@@ -136,10 +135,10 @@ def _draw_all(drawings: Mapping[str, Callable[[], Drawing]], tell: Tell) -> tupl
 
 def _settings(recipe: Recipe) -> list[Setting]:
     """Those that say something: a field that is None leaves the choice to the model."""
-    defaults = {field.name: field.default for field in fields(Recipe)}
+    default = Recipe()
     return [
-        Setting(name.replace("_", " "), _as_text(value), value == defaults[name])
-        for name, value in asdict(recipe).items()
+        Setting(name.replace("_", " "), _as_text(value), value == default.get(name))
+        for name, value in {"name": recipe.name, **recipe.flat}.items()
         if value is not None and value != ""
     ]
 

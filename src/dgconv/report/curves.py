@@ -10,7 +10,7 @@ WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 48, 460, 10, 196  # of the area that curves are drawn in
 TICKS = 5  # on an axis, at most one more
 
-Epochs = list[dict[str, Any]]  # the lines of metrics.jsonl
+Epochs = list[dict[str, Any]]  # the metrics of a run
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a chart is about: the keys in metrics.jsonl of its solid and its dashed curve, each with a label."""
+    """What a chart is about: the keys in the metrics of its solid and its dashed curve, each with a label."""
 
     title: str
     solid: tuple[str, str]
@@ -149,6 +149,6 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def chart_data(charts: Sequence[Chart], titles: Sequence[str]) -> str:
-    """For the page's script. Nothing in it can end the element it is put into."""
+    """The charts as the page's script needs them. Nothing in it can end the element it is put into."""
     text = json.dumps({"runs": list(titles), "charts": [chart.to_dict() for chart in charts]}, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -7,11 +7,10 @@ from statistics import median
 
 from torch import Tensor
 
-from ..analysis.run_folder import RunFolder
+from ..analysis.trained_run import TrainedRun
 from ..deploy import PreparedModel, prepare
 from ..environment import describe_environment
 from ..errors import UserError
-from ..models import load_model
 from ..pruning import what_is_left
 
 REPEATS = 15
@@ -43,9 +42,9 @@ class LayerTimes:
         return sum(layer.deciding for layer in self.layers.values())
 
 
-def measure_layers(run: RunFolder, names: Collection[str]) -> LayerTimes:
+def measure_layers(run: TrainedRun, names: Collection[str]) -> LayerTimes:
     """One test image through the prepared network, the median of several calls, for the layers of these names."""
-    prepared = prepare(what_is_left(load_model(run.folder)))  # the run's own may be on a GPU
+    prepared = prepare(what_is_left(run.model_on_cpu))
     report = prepared.report()
     if report.left:
         raise UserError(f"parts of the prepared network run with torch, which tells no layers: {report.left[0].reason}")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
-from ..analysis.macs import MacCount
-from ..analysis.run_folder import RunFolder
+from ..analysis.trained_run import TrainedRun
+from ..cost.macs import MacCount
 from .layer_times import LayerTimes, measure_layers
 from .missing import Missing, attempt
 from .network import count_network
@@ -41,8 +41,8 @@ class LayerTable:
         return any(layer.deciding is not None for layer in self.layers)
 
 
-def layers_of(run: RunFolder, missing: list[Missing]) -> LayerTable:
-    """Without weights or data, what follows from the options."""
+def layers_of(run: TrainedRun, missing: list[Missing]) -> LayerTable:
+    """The table of a run's layers; without weights or data, what follows from the options."""
     count = count_network(run, "paper")
     kept: dict[str, float] = {}
     if run.is_dynamic:

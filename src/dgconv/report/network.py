@@ -1,11 +1,11 @@
 """What the network of a run costs."""
 
-from ..analysis.macs import Convention, MacCount, count_macs
-from ..analysis.run_folder import RunFolder
+from ..analysis.trained_run import TrainedRun
+from ..cost.macs import Convention, MacCount, count_macs
 from ..errors import UserError
 
 
-def count_network(run: RunFolder, convention: Convention) -> MacCount:
+def count_network(run: TrainedRun, convention: Convention) -> MacCount:
     """Measured on images where it depends on them, if weights and data are there; else what the options tell."""
     try:
         return run.macs(convention)

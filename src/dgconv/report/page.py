@@ -7,7 +7,7 @@ import jinja2
 from markupsafe import Markup
 
 from ..errors import UserError
-from ..models.storage import write_atomically
+from ..files import write_atomically
 from .contents import Contents
 from .curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart_data
 from .missing import by_reason
@@ -43,12 +43,12 @@ def write_page(contents: Contents, file: Path) -> int:
     try:
         write_atomically(file, page)
     except OSError as error:
-        raise UserError(f"{file} cannot be written: {error.strerror}. Name another file with --out") from None
+        raise UserError(f"{file} cannot be written: {error.strerror}. Name another file with `out`") from None
     return len(page)
 
 
 def millions(count: float) -> str:
-    """With as many digits as say something: 0.0004M, 30.02M, 1814.1M."""
+    """Millions with as many digits as say something: 0.0004M, 30.02M, 1814.1M."""
     value = count / 1e6
     return f"{value:.4f}M" if value < 1 else f"{value:.2f}M" if value < 100 else f"{value:,.1f}M"
 

@@ -65,7 +65,7 @@ class Picture:
 
 
 def draw_picture(name: str, draw: Callable[[], Drawing]) -> Picture:
-    """As SVG or PNG, whichever is smaller."""
+    """Draws a figure as SVG or PNG, whichever is smaller."""
     import matplotlib
 
     figure = draw().figure

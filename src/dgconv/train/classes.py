@@ -4,13 +4,13 @@ from pathlib import Path
 
 from ..data import Data
 from ..errors import UserError
-from ..models.storage import read_config
+from ..runs import RunFolder
 from .recipe import Recipe
 
 
-def load_data_of_run(folder: Path, recipe: Recipe, data_dir: str | None = None) -> Data:
+def load_data_of_run(run: RunFolder, recipe: Recipe, data_dir: str | None = None) -> Data:
     """The data set of a run, to look at the network with; from another folder if it has moved."""
-    config, data = read_config(folder), recipe.load_data(data_dir)
+    config, data, folder = run.config, recipe.load_data(data_dir), run.path
     refuse_other_classes(config.get("classes") or [], data, folder)
     count = config.get("model", {}).get("num_classes", len(data.classes))
     if count != len(data.classes):  # of a run that is older than the names in its folder
@@ -32,12 +32,12 @@ def refuse_other_classes(trained: list[str], data: Data, folder: Path) -> None:
 
 
 def _are_numbers(classes: list[str]) -> bool:
-    """As they are called where a data set has no names for them."""
+    """Whether classes are called by numbers, as where a data set has no names for them."""
     return classes == [str(number) for number in range(len(classes))]
 
 
 def _other_classes(folder: Path, difference: str) -> UserError:
     return UserError(
         f"{folder} was trained on other classes than the data set has: {difference}. "
-        "Give --data-dir the data set that it was trained on"
+        "Give `data_dir` the data set that it was trained on"
     )

@@ -58,7 +58,7 @@ def leave() -> None:
 
 @contextmanager
 def exiting_at_once() -> Iterator[None]:
-    """Around all that a process does: one of torchrun's then ends without Python's usual clearing up.
+    """Surrounds all that a process does: one of torchrun's then ends without Python's usual clearing up.
 
     Threads of gloo stay after their group is gone if there was a ``DistributedDataParallel``, and one of them that lets
     go of a tensor while Python clears up aborts the process (pytorch issues 190489 and 179291).
@@ -77,7 +77,7 @@ def exiting_at_once() -> Iterator[None]:
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
-    """In place."""
+    """Adds up over all ranks, in place."""
     if is_distributed():
         dist.all_reduce(values)
     return values
@@ -100,7 +100,7 @@ def any_rank(condition: bool, device: torch.device) -> bool:
 
 
 def wait_for_ranks(device: torch.device) -> None:
-    """Until all have come to this point."""
+    """Waits until all ranks have come to this point."""
     any_rank(False, device)
 
 
@@ -117,7 +117,7 @@ class _Sum(torch.autograd.Function):
 
 
 class SyncBatchNorm2d(nn.BatchNorm2d):
-    """Batch normalisation with the statistics of all ranks, on CPUs too (torch's own needs GPUs).
+    """Batch normalization with the statistics of all ranks, on CPUs too (torch's own needs GPUs).
 
     Every rank must have as many images as the others.
     """
@@ -147,9 +147,9 @@ class SyncBatchNorm2d(nn.BatchNorm2d):
 class SyncBatchNormReLU2d(SyncBatchNorm2d, BatchNormReLU2d):
     """The same for :class:`~dgconv.layers.fusible.BatchNormReLU2d`, which it is otherwise, as for the MAC count."""
 
-    def forward(self, x: Tensor, and_input: bool = False) -> Tensor | tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(self, x: Tensor, and_more: bool = False) -> Tensor | tuple[Tensor, Tensor, Tensor | None]:  # type: ignore[override]
         out = super().forward(x).relu()
-        return (out, x) if and_input else out
+        return (out, x, None) if and_more else out
 
 
 def synchronize_batch_norm(model: nn.Module) -> None:

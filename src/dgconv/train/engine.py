@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Literal
@@ -13,30 +14,30 @@ import torch
 from ..data import Data
 from ..environment import refuse_missing_gpu
 from ..errors import UserError
-from ..writable import check_folder
-from .checkpoint import CHECKPOINT, Checkpoint, disk_trouble, load_checkpoint
+from ..files import check_folder
+from ..runs import Checkpoint, RunFolder
+from ..runs.leftovers import remove_leftovers
+from ..runs.lock import content_of, locked, remove_if_empty
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank
-from .folder_lock import content_of, locked, remove_if_empty
-from .leftovers import remove_leftovers
 from .recipe import Recipe
-from .run import Run, refuse_mistakes
-from .side_by_side import Queue, Result, Silent, Watcher, save_for_good
+from .run import refuse_mistakes
+from .side_by_side import FinishedRun, Job, Queue, Silent, Watcher, save_for_good
 from .stop import Stopped, TimeLimit, stop_requests
 
 SIDE_BY_SIDE = 6  # networks that fill an H200 (benchmarks/side_by_side.py); with more, each only takes longer
 Resuming = bool | Literal["begun"]
 
 
-def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
+def train(recipe: Recipe, folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> FinishedRun:
     """Train one network by a recipe into a run folder; see :func:`train_all`."""
     return train_all([(recipe, folder)], device=device, watcher=watcher)[0]
 
 
-def resume(folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> Result:
+def resume(folder: Path | str, *, device: str = "cpu", watcher: Watcher | None = None) -> FinishedRun:
     """Go on with a run that was stopped, exactly as if it had not been."""
     folder = Path(folder)
-    recipe = Recipe.from_dict(load_checkpoint(folder).recipe, str(folder))
+    recipe = Recipe.from_dict(RunFolder(folder).checkpoint.recipe, str(folder))
     return train_all([(recipe, folder)], device=device, watcher=watcher, resuming=True)[0]
 
 
@@ -48,14 +49,13 @@ def train_all(
     resuming: Resuming = False,
     time_limit: TimeLimit | None = None,
     side_by_side: int | None = None,
-) -> list[Result]:
+) -> list[FinishedRun]:
     """Train several networks, ``side_by_side`` of them at a time; when one is done, the next begins.
 
     The default is 6 on a GPU, each on a stream of its own, and 1 on a CPU.
 
-    A run folder holds ``config.json``, ``metrics.jsonl``, ``model.safetensors`` (after the last whole epoch),
-    ``best.safetensors`` and ``checkpoint.safetensors``. Folders must be new or empty, unless they are resumed: all of
-    them, or with ``resuming="begun"`` those that have a checkpoint, so that the same call can be made until all is
+    What a run folder holds is in :mod:`dgconv.runs.names`. Folders must be new or empty, unless they are resumed: all
+    of them, or with ``resuming="begun"`` those that have a checkpoint, so that the same call can be made until all is
     trained. Nobody else can train in them meanwhile. A network that diverges is told at the end, after the others are
     trained. Once a time limit is over, all are saved and :class:`Stopped` is raised, as after Ctrl-C.
     """
@@ -75,24 +75,14 @@ def train_all(
         stop_requests(time_limit) as stop,
         ExitStack() as leave,
     ):
-        found = [_checkpoint_for(folder, resuming) for folder in folders]
-
-        def begin(index: int) -> Run:
-            recipe, _ = jobs[index]
-            run = Run(recipe, folders[index], load(recipe), target, found[index], at_once)
-            leave.callback(run.writer.close)  # while the folder is still held; and nothing here holds the run
-            if run.log:
-                leave.callback(run.log.close)
-            return run
-
-        for index in range(at_once, len(jobs)):
-            recipe, _ = jobs[index]
-            refuse_mistakes(recipe, folders[index], load.read(recipe), found[index])  # now, and not hours later
-        queue = Queue(begin, len(jobs), at_once, watcher, target)
+        found = [Job(recipe, Path(folder), _checkpoint_for(Path(folder), resuming)) for recipe, folder in jobs]
+        for job in found[at_once:]:
+            refuse_mistakes(job.recipe, job.folder, load.read(job.recipe), job.checkpoint)  # now, and not hours later
+        queue = Queue(found, load, at_once, watcher, target, leave)
         if queue.drive(stop):
             for index in queue.waiting:
-                if not found[index] and resuming != "begun":
-                    save_for_good(begin(index))  # where it begins, so that it can be resumed, too
+                if not found[index].checkpoint and resuming != "begun":
+                    save_for_good(queue.begin(index))  # where it begins, so that it can be resumed, too
             unfinished = [*queue.under_way, *queue.waiting]
             raise stop.stopped([folders[index] for index in unfinished], queue.diverged)
     if queue.diverged:
@@ -102,7 +92,7 @@ def train_all(
 
 def _at_once(asked: int | None, device: torch.device, jobs: int) -> int:
     if asked is not None and asked < 1:
-        raise UserError(f"--side-by-side takes a number of networks, at least 1, got {asked}")
+        raise UserError(f"`side_by_side` takes a number of networks, at least 1, got {asked}")
     default = SIDE_BY_SIDE if device.type == "cuda" else 1
     return max(1, min(asked or default, jobs))
 
@@ -155,19 +145,32 @@ def _telling_what_is_kept(folders: list[Path]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise disk_trouble(error, folders) from error
+        raise _disk_trouble(error, folders) from error
+
+
+def _disk_trouble(error: OSError, folders: Sequence[Path]) -> UserError:
+    """What to say when a disk is full, or a file gone: what is kept of the runs, and how to go on."""
+    where = os.fsdecode(error.filename) if error.filename else ", ".join(map(str, folders))
+    kept = [folder for folder in folders if RunFolder(folder).has_checkpoint]
+    problem = f"the training ended, {where}: {error.strerror}"
+    if kept:
+        return UserError(f"{problem}. The last checkpoint is kept. Make room or mend that", resume=kept)
+    return UserError(
+        f"{problem}. There is no checkpoint yet. Make room or mend that, remove the run folder and train again"
+    )
 
 
 def _refuse_content(folder: Path) -> None:
     if not is_restart() and folder.exists() and content_of(folder):
-        raise UserError(f"{folder} exists and is not empty; name another folder with --out, or use --resume")
+        raise UserError(f"{folder} exists and is not empty; name another folder with `out`, or use `resume`")
 
 
 def _checkpoint_for(folder: Path, resuming: Resuming) -> Checkpoint | None:
     """What to go on from: asked for, or because torchrun has started this group again."""
     where_begun = resuming == "begun" or is_restart()
-    if resuming is True or (where_begun and (folder / CHECKPOINT).exists()):
-        return load_checkpoint(folder)
+    run = RunFolder(folder)
+    if resuming is True or (where_begun and run.has_checkpoint):
+        return run.checkpoint
     if rank() == 0:
         _refuse_content(folder)  # again: until it was held, others could write there
     return None
@@ -193,7 +196,7 @@ class _Loader:
         self.on_device: dict[object, Data] = {}
 
     def read(self, recipe: Recipe) -> Data:
-        return recipe.augmented(self._images(recipe))
+        return recipe.data.augmented(self._images(recipe))
 
     def __call__(self, recipe: Recipe) -> Data:
         if self.device.type != "cuda":
@@ -201,20 +204,15 @@ class _Loader:
         key = self._key(recipe)
         if key not in self.on_device:
             self.on_device[key] = self._images(recipe).to(self.device)
-        return recipe.augmented(self.on_device[key])
+        return recipe.data.augmented(self.on_device[key])
 
     def _images(self, recipe: Recipe) -> Data:
         key = self._key(recipe)
         if key not in self.loaded:
-            self.loaded[key] = recipe.load_images()
+            self.loaded[key] = recipe.data.load_images()
         return self.loaded[key]
 
     @staticmethod
     def _key(recipe: Recipe) -> object:
-        return (
-            recipe.data,
-            recipe.data_dir,
-            recipe.image_size,
-            recipe.label_column,
-            recipe.skip_corrupt_images,
-        )
+        """All that decides what is read: not what is done to the images, nor by how many processes."""
+        return replace(recipe.data, cutout=0, workers=None)

@@ -78,7 +78,7 @@ class Evaluator:
         return lambda: self._result(counts, sums, gates)
 
     def _result(self, counts: Tensor, sums: Tensor, gates: Tensor) -> Evaluation:
-        """From the counts of this rank's images, used and skipped, and its sums over them."""
+        """The result from the counts of this rank's images, used and skipped, and its sums over them."""
         images, left_out = sum_over_ranks(counts).tolist()
         if not images:
             raise UserError(f"all {left_out} images to evaluate on are corrupt; restore at least some of them")
@@ -102,7 +102,7 @@ class Evaluator:
         return result
 
     def _is_observed(self) -> bool:
-        """By somebody else: a replayed graph would not call them."""
+        """Whether somebody else observes the gates: a replayed graph would not call them."""
         return any(layer.gate.observer is not None for _, layer in dynamic_layers(self.model))
 
     def _logits(self, x: Tensor) -> Tensor:

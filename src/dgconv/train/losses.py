@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers._conv import full_precision
+from ..layers.controller import Controller
 from ..layers.select import dynamic_layers
 from ..ops.transforms import transforming
 
 LassoReading = Literal["authors", "paper"]
+DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 SHORTEST = 1e-12  # the saliencies of a head that is dead have no direction; nothing is divided by 0
 
 
@@ -33,6 +35,20 @@ def take_saliencies(model: nn.Module) -> list[Tensor]:
             saliencies.append(layer.saliency)
             layer.saliency = None
     return saliencies
+
+
+class SaliencyLosses(Controller):
+    """Adds the lasso and the angle loss to that of a step, each with its weight."""
+
+    def __init__(self, lasso_weight: float, lasso: LassoReading = "authors", angle_weight: float = 0.0) -> None:
+        self.lasso_weight, self.lasso, self.angle_weight = lasso_weight, lasso, angle_weight
+
+    def penalty(self, saliencies: Sequence[Tensor] = ()) -> Tensor | None:
+        if not saliencies:
+            return None
+        parts = [self.lasso_weight * lasso_loss(saliencies, self.lasso)] if self.lasso_weight else []
+        parts += [self.angle_weight * angle_loss(saliencies)] if self.angle_weight else []
+        return sum(parts[1:], parts[0]) if parts else None
 
 
 def lasso_loss(saliencies: Sequence[Tensor], reading: LassoReading = "authors") -> Tensor:

@@ -8,34 +8,35 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
-from .recipe import Recipe
+from .recipe import TrainingTable
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe, device: torch.device, steps: int) -> torch.optim.SGD:
-    """On a GPU one kernel, and the learning rate in a tensor: a schedule then reaches a graph captured before.
+def make_optimizer(model: nn.Module, training: TrainingTable, device: torch.device, steps: int) -> torch.optim.SGD:
+    """Makes SGD: on a GPU one kernel, and the learning rate in a tensor: a schedule then reaches a graph captured
+    before.
 
     Args:
         steps: of the whole training.
     """
-    if recipe.generator_weight_decay is not None and not any(True for _ in dynamic_layers(model)):
-        raise UserError("generator_weight_decay is for networks with dynamic layers (_dgc, _dgcg); leave it out")
+    if training.generator_weight_decay is not None and not any(True for _ in dynamic_layers(model)):
+        raise UserError("`generator_weight_decay` is for networks with dynamic layers (_dgc, _dgcg); leave it out")
     on_gpu = device.type == "cuda"
     optimizer = torch.optim.SGD(
-        _parameter_groups(model, generator_weight_decay(recipe, steps)),
-        lr=torch.tensor(recipe.learning_rate, device=device) if on_gpu else recipe.learning_rate,
-        momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
-        nesterov=recipe.momentum > 0,
+        _parameter_groups(model, generator_weight_decay(training, steps)),
+        lr=torch.tensor(training.learning_rate, device=device) if on_gpu else training.learning_rate,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
+        nesterov=training.momentum > 0,
         fused=on_gpu or None,
     )
-    if recipe.momentum > 0:  # there from the beginning, at rest, so that the first step is like every other
+    if training.momentum > 0:  # there from the beginning, at rest, so that the first step is like every other
         for parameter in model.parameters():
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer
 
 
-def generator_weight_decay(recipe: Recipe, steps: int) -> float | None:
-    r"""Of the saliency generators; None if it is that of all other weights.
+def generator_weight_decay(training: TrainingTable, steps: int) -> float | None:
+    r"""The weight decay of the saliency generators; None if it is that of all other weights.
 
     A weight w that gets no gradient goes as :math:`\dot w = -\eta \lambda w / (1 - \mu)` with learning rate, decay and
     momentum, so a training of T steps with a learning rate that falls along half a cosine divides it by e
@@ -45,13 +46,13 @@ def generator_weight_decay(recipe: Recipe, steps: int) -> float | None:
     times. With the paper's recipe for CIFAR s is 5.9: enough for W1 and W2 to all but vanish, and for the bias to tell
     channels that are needed from others. A short training with the same decay does neither.
     """
-    if recipe.generator_shrinkage is None:
-        return recipe.generator_weight_decay
-    return recipe.generator_shrinkage * (1 - recipe.momentum) / (steps * recipe.learning_rate / 2)
+    if training.generator_shrinkage is None:
+        return training.generator_weight_decay
+    return training.generator_shrinkage * (1 - training.momentum) / (steps * training.learning_rate / 2)
 
 
 def momenta(model: nn.Module, optimizer: torch.optim.SGD) -> dict[str, Tensor]:
-    """By parameter name."""
+    """The optimizer's momenta by parameter name."""
     return {
         name: optimizer.state[parameter]["momentum_buffer"]
         for name, parameter in model.named_parameters()

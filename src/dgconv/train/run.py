@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,30 +17,29 @@ from ..data import Data
 from ..data.sample import sample
 from ..environment import describe_environment
 from ..errors import UserError
+from ..layers.controller import Place
 from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
-from ..models.storage import save_weights, snapshot
+from ..models.storage import snapshot
 from ..ops.overlap import overlapping
-from .checkpoint import Checkpoint, Position, save_checkpoint
+from ..runs import Checkpoint, EpochMetrics, Position, RunFolder, RunLog
+from ..runs.checkpoint import save_checkpoint
 from .classes import refuse_other_classes
+from .controllers import controllers_of
 from .diagnose import Diverged, first_bad_layer
 from .distributed import any_rank, rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
 from .graphs import CapturedCall
-from .logs import RunLog
-from .losses import angle_loss, lasso_loss, take_saliencies
+from .losses import take_saliencies
 from .mac_budget import MacBudget
-from .method import TrainingMethod
-from .metrics import EVALUATING, EpochEnd, EpochMetrics, Evaluating
+from .metrics import EVALUATING, EpochEnd, Evaluating
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
 from .run_state import put_back_lost_files, refuse_other_recipe, restore, take_checkpoint, write_epoch
-from .schedule import GateSchedule, cosine_learning_rate, pruning_ramp
-from .threshold import GlobalThreshold, macs_per_saliency
+from .schedule import cosine_learning_rate, pruning_ramp
 from .writer import BackgroundWriter
 
-DEFAULT_ANGLE_WEIGHT = 1e-4  # with the global threshold; head-wise gates turn apart by themselves
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
 
 
@@ -57,7 +57,8 @@ class Run:
     ) -> None:
         _refuse_uneven_shares(recipe, data)
         self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
-        torch.manual_seed(recipe.seed)
+        self.training = training = recipe.training
+        torch.manual_seed(training.seed)
         self.model = _build_model(recipe, data).to(device)
         self.memory_format = self.model.gpu_memory_format if device.type == "cuda" else torch.channels_last
         self.forward: nn.Module = self.model
@@ -66,23 +67,16 @@ class Run:
             self.forward = DistributedDataParallel(self.model)
         else:
             self.model.to(memory_format=self.memory_format)  # type: ignore[call-overload]
-        if recipe.compile:
+        if training.compile:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
-        self.steps_per_epoch = max(1, len(data.train) // recipe.batch_size)
-        self.optimizer = make_optimizer(self.model, recipe, device, self.steps_per_epoch * recipe.epochs)
-        self.gates = GateSchedule(self.model, recipe.ramp_end)
-        self.method = TrainingMethod(self.model)
-        weights = macs_per_saliency(self.model, data.input_size) if recipe.threshold_share == "macs" else None
-        self.threshold = GlobalThreshold(
-            self.model, recipe.epochs, recipe.threshold_batches, recipe.threshold_every, weights, recipe.ramp_end
-        )
-        budget = recipe.mac_budget
-        self.mac_budget = None if budget is None else MacBudget(self.model, budget, recipe.ramp_end)
-        if self.mac_budget:
-            self.mac_budget.look_ahead(data.input_size)
-        default_angle = DEFAULT_ANGLE_WEIGHT if self.threshold else 0.0
-        self.angle_weight = default_angle if recipe.angle_weight is None else recipe.angle_weight
-        self.evaluator = Evaluator(self.model, device, recipe.autocast_dtype, self.memory_format)
+        self.steps_per_epoch = max(1, len(data.train) // training.batch_size)
+        self.optimizer = make_optimizer(self.model, training, device, self.steps_per_epoch * training.epochs)
+        images = partial(_images_to_measure, data, device)  # which does not hold the run
+        self.controllers = controllers_of(self.model, training, input_size=data.input_size, images=images)
+        for member in self.controllers.members:
+            if isinstance(member, MacBudget):
+                member.look_ahead(data.input_size)
+        self.evaluator = Evaluator(self.model, device, training.autocast_dtype, self.memory_format)
         self.evaluation: Evaluation
         self.position = Position()
         self.epoch_started = 0.0
@@ -107,23 +101,23 @@ class Run:
 
         A network that is trained beside others yields ``EVALUATING`` before them; then nothing may be saved.
         """
-        if self.position.epoch == self.recipe.epochs:  # resumed after its end
+        if self.position.epoch == self.training.epochs:  # resumed after its end
             with passing_overflow():  # as after its last epoch
                 self.evaluation = self.evaluator(self.data.test)
             put_back_lost_files(self)
-        while self.position.epoch < self.recipe.epochs:
+        while self.position.epoch < self.training.epochs:
             yield from self._epoch()
         self.writer.wait()
         self.model.eval()
         self.model.zero_grad(set_to_none=True)  # on a GPU they lie in the memory of the graph, and would hold it
 
     def _epoch(self) -> Iterator[EpochMetrics | Evaluating | None]:
-        position, recipe = self.position, self.recipe
+        position, training = self.position, self.training
         self.epoch_started = time.perf_counter() - position.seconds
         batches = self.data.train.batches(
-            recipe.batch_size,
+            training.batch_size,
             train=True,
-            generator=torch.Generator().manual_seed(recipe.seed * 1_000_003 + position.epoch),
+            generator=torch.Generator().manual_seed(training.seed * 1_000_003 + position.epoch),
             device=self.device,
             start=position.step,
             shard=(rank(), world_size()),
@@ -133,8 +127,7 @@ class Run:
         for batch in batches:
             self._schedule(self._progress())
             saliencies = self._step(*batch) if self.first_step_seconds is not None else self._first_step(*batch)
-            if self.threshold.wants(position.epoch, position.step, self.steps_per_epoch):
-                self.threshold.add(saliencies)
+            self.controllers.after_step(saliencies, Place(position.epoch, position.step, self.steps_per_epoch))
             position.step += 1
             position.seen += len(batch[1]) * world_size()
             position.seconds = time.perf_counter() - self.epoch_started
@@ -149,25 +142,21 @@ class Run:
         self.check_finite()  # waits until the device has done all steps, which so far were only queued
         trained = time.perf_counter() - self.epoch_started
         loss_sum, wrong, skipped = sum_over_ranks(self.sums.clone()).tolist()
-        progress = (self.position.epoch + 1) / self.recipe.epochs
-        self.gates.move_to(progress)
-        self.method.move_to(progress)
-        self.method.end_epoch(progress)
-        threshold = self.threshold.update(progress)
+        progress = (self.position.epoch + 1) / self.training.epochs
+        self.controllers.before_step(progress)
         started = time.perf_counter()
         with passing_overflow():
-            if self.mac_budget:
-                threshold = self.mac_budget.update(self._images_to_measure(), progress)
+            threshold = self.controllers.end_epoch(progress)
             evaluation = self.evaluator.begin(self.data.test)
         return EpochEnd(progress, loss_sum, wrong, int(skipped), threshold, trained, started, evaluation)
 
     def _finish_epoch(self, end: EpochEnd) -> EpochMetrics:
-        position, recipe = self.position, self.recipe
+        position, training = self.position, self.training
         self.evaluation = end.evaluation()
         metrics = EpochMetrics(
             epoch=position.epoch + 1,
-            learning_rate=cosine_learning_rate(recipe.learning_rate, self._progress(-1)),
-            target_pruned_share=self._target_rate() * pruning_ramp(end.progress, recipe.ramp_end),
+            learning_rate=cosine_learning_rate(training.learning_rate, self._progress(-1)),
+            target_pruned_share=self._target_rate() * pruning_ramp(end.progress, training.ramp_end),
             train_loss=end.loss_sum / position.seen,
             train_error=100 * end.wrong / position.seen,
             test_loss=self.evaluation.loss,
@@ -177,7 +166,7 @@ class Run:
             threshold=end.threshold,
             images_per_second=position.seen / end.trained,
             seconds=end.trained + time.perf_counter() - end.started,
-            skipped_images=end.skipped + self.evaluation.skipped if recipe.skip_corrupt_images else None,
+            skipped_images=end.skipped + self.evaluation.skipped if self.recipe.data.skip_corrupt_images else None,
             first_step_seconds=self.first_step_seconds if self.in_first_epoch else None,
         )
         self.in_first_epoch = False
@@ -230,45 +219,36 @@ class Run:
     def _train(self, x: Tensor, target: Tensor) -> list[Tensor]:
         """Forward, losses, backward, update. Never waits for the device, so a CUDA graph can hold it."""
         with torch.autocast(
-            self.device.type, self.recipe.autocast_dtype, enabled=self.recipe.autocast_dtype != torch.float32
+            self.device.type, self.training.autocast_dtype, enabled=self.training.autocast_dtype != torch.float32
         ):
             logits = self.forward(x)
-        loss = total = F.cross_entropy(logits.float(), target, label_smoothing=self.recipe.label_smoothing)
+        loss = total = F.cross_entropy(logits.float(), target, label_smoothing=self.training.label_smoothing)
         saliencies = take_saliencies(self.model)
-        if saliencies and self.recipe.lasso_weight:
-            total = total + self.recipe.lasso_weight * lasso_loss(saliencies, self.recipe.lasso)
-        if saliencies and self.angle_weight:
-            total = total + self.angle_weight * angle_loss(saliencies)
-        if (penalty := self.method.penalty()) is not None:
+        if (penalty := self.controllers.penalty(saliencies)) is not None:
             total = total + penalty
         self.optimizer.zero_grad(set_to_none=True)
         with overlapping(self.device) if world_size() == 1 else nullcontext():  # DDP waits for every gradient
             total.backward()
-        if self.recipe.clip_gradients is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_gradients)
+        if self.training.clip_gradients is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_gradients)
         self.optimizer.step()
-        self.method.after_step()
+        self.controllers.after_update()
         wrong = (logits.argmax(1) != target).sum()
         self.sums[:2] += torch.stack([loss.detach() * len(target), wrong]).double()
         return [saliency.detach() for saliency in saliencies]
 
     def _schedule(self, progress: float) -> None:
-        rate = cosine_learning_rate(self.recipe.learning_rate, progress)
+        rate = cosine_learning_rate(self.training.learning_rate, progress)
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)  # a captured graph reads it there
             else:
                 group["lr"] = rate
-        self.gates.move_to(progress)
-        self.method.move_to(progress)
+        self.controllers.before_step(progress)
 
     def _progress(self, ahead: int = 0) -> float:
-        """Of the next step, or of one before or after it."""
-        return (self.steps_done + ahead) / (self.steps_per_epoch * self.recipe.epochs)
-
-    def _images_to_measure(self) -> Tensor:
-        """The same training images after each epoch, as they are."""
-        return next(sample(self.data.train, MEASURED_IMAGES, device=self.device))
+        """The progress of the next step, or of one before or after it."""
+        return (self.steps_done + ahead) / (self.steps_per_epoch * self.training.epochs)
 
     def _target_rate(self) -> float:
         rates = [layer.pruning_rate for _, layer in dynamic_layers(self.model)]
@@ -282,7 +262,7 @@ class Run:
 
     @property
     def mean_loss(self) -> float:
-        """Of the epoch under way. Waits for the device."""
+        """The mean loss of the epoch under way. Waits for the device."""
         return float(self.sums[0]) / max(1, self.position.seen // world_size())
 
     def check_finite(self) -> None:
@@ -291,14 +271,15 @@ class Run:
             raise self._diverged()
 
     def _diverged(self) -> Diverged:
+        kept = RunFolder(self.folder)
         if rank() == 0:
-            save_weights(self.folder / "diverged.safetensors", snapshot(self.model))
+            kept.write_diverged(snapshot(self.model))
         assert self.batch is not None
         layer = first_bad_layer(self.model, *self.batch)
         return Diverged(
             f"training diverged in epoch {self.position.epoch + 1}, step {self.position.step + 1}: the first layer "
-            f"that went bad is {layer}. The weights are in {self.folder / 'diverged.safetensors'}. "
-            f"Lower --learning-rate (now {self.recipe.learning_rate})"
+            f"that went bad is {layer}. The weights are in {kept.diverged_file}. "
+            f"Lower `learning_rate` (now {self.training.learning_rate})"
         )
 
     def save(self) -> None:
@@ -315,33 +296,39 @@ def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Check
         refuse_other_recipe(resume_from, recipe, folder)
         refuse_other_classes(resume_from.classes, data, folder)
     model = _build_model(recipe, data)
-    make_optimizer(model, recipe, torch.device("cpu"), steps=1)
-    if recipe.mac_budget is not None:
-        MacBudget(model, recipe.mac_budget, recipe.ramp_end)
+    make_optimizer(model, recipe.training, torch.device("cpu"), steps=1)
+    controllers_of(model, recipe.training, input_size=data.input_size)
 
 
 def _build_model(recipe: Recipe, data: Data) -> ImageClassifier:
     """The network, after a copy of it has shown that it can be trained on images so small, and so few at a time."""
     model = recipe.build_model(len(data.classes))
-    few = min(2, recipe.batch_size, len(data.train))
+    batch_size = recipe.training.batch_size
+    few = min(2, batch_size, len(data.train))
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             copy.deepcopy(model).train()(torch.zeros(few, *data.input_size))
     except (RuntimeError, ValueError) as error:
         size = " x ".join(map(str, data.input_size[1:]))
         raise UserError(
-            f"{recipe.model} cannot be trained on images of {size} pixels in batches of {recipe.batch_size}: {error}. "
-            "Give a greater --image-size or --batch-size"
+            f"{recipe.model.name} cannot be trained on images of {size} pixels in batches of {batch_size}: {error}. "
+            "Give a greater `image_size` or `batch_size`"
         ) from error
     return model
 
 
+def _images_to_measure(data: Data, device: torch.device) -> Tensor:
+    """The same training images after each epoch, as they are."""
+    return next(sample(data.train, MEASURED_IMAGES, device=device))
+
+
 def _refuse_uneven_shares(recipe: Recipe, data: Data) -> None:
     """Each rank must have as many images of a batch as the others, and where there are fewer, of all there are."""
-    if recipe.batch_size % world_size():
-        raise UserError(f"batch size {recipe.batch_size} must be a multiple of the {world_size()} processes")
-    if min(recipe.batch_size, len(data.train)) % world_size():
+    batch_size = recipe.training.batch_size
+    if batch_size % world_size():
+        raise UserError(f"batch size {batch_size} must be a multiple of the {world_size()} processes")
+    if min(batch_size, len(data.train)) % world_size():
         raise UserError(
-            f"the {len(data.train)} training images do not fill a batch of {recipe.batch_size}, and cannot be shared "
-            f"evenly by the {world_size()} processes. Give a smaller --batch-size"
+            f"the {len(data.train)} training images do not fill a batch of {batch_size}, and cannot be shared "
+            f"evenly by the {world_size()} processes. Give a smaller `batch_size`"
         )

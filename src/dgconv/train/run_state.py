@@ -2,37 +2,43 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ..data import Data
 from ..errors import UserError
-from ..models.storage import WEIGHTS, copy_to_cpu, load_model, put_weights, save_config, save_weights
-from .checkpoint import (
-    CHECKPOINT,
-    Checkpoint,
-    Position,
-    random_states,
-    recipe_differences,
-    restore_random_states,
-    save_checkpoint,
-)  # fmt: skip
+from ..layers.controller import Controllers
+from ..models import ImageClassifier
+from ..models.storage import copy_to_cpu, load_model, put_weights
+from ..runs import RunFolder
+from ..runs.checkpoint import Checkpoint, Position, save_checkpoint
 from .classes import refuse_other_classes
-from .distributed import gather_over_ranks, rank, sum_over_ranks, world_size
+from .distributed import rank, sum_over_ranks
 from .optimizer import momenta
 from .recipe import Recipe
 
-if TYPE_CHECKING:
-    from .run import Run
 
-BEST = "best.safetensors"
+class RunUnderWay(Protocol):
+    """What of a run makes up its state."""
+
+    recipe: Recipe
+    folder: Path
+    data: Data
+    device: torch.device
+    model: ImageClassifier
+    optimizer: torch.optim.SGD
+    controllers: Controllers
+    position: Position
+    sums: Tensor
+    environment: dict[str, Any]
 
 
-def take_checkpoint(run: "Run") -> Checkpoint | None:
-    """Of this moment. Every rank takes part; None on all of them but the first."""
+def take_checkpoint(run: RunUnderWay) -> Checkpoint | None:
+    """Takes the state of this moment. Every rank takes part; None on all of them but the first."""
     loss_sum, wrong, skipped = sum_over_ranks(run.sums.clone()).tolist()
-    library = [gather_over_ranks(values) for values in run.threshold.library]
+    controllers = run.controllers.state()
     if rank() != 0:
         return None
     sums = {"loss_sum": loss_sum, "wrong": int(wrong), "skipped": int(skipped)}
@@ -41,13 +47,13 @@ def take_checkpoint(run: "Run") -> Checkpoint | None:
         "model": run.model.state_dict(),
         "momentum": momenta(run.model, run.optimizer),
         "random": random_states(run.device),
-        "library": {str(index): values for index, values in enumerate(library)},
+        "controllers": controllers,
     }
     tensors = {f"{part}.{name}": copy_to_cpu(tensor) for part, named in parts.items() for name, tensor in named.items()}
     return Checkpoint(position, run.recipe.to_dict(), tensors, run.data.classes)
 
 
-def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
+def write_epoch(run: RunUnderWay, checkpoint: Checkpoint, is_best: bool) -> None:
     """The weights for use, and last the checkpoint that says that they are there."""
     extra = {
         "recipe": run.recipe.to_dict(),
@@ -56,15 +62,16 @@ def write_epoch(run: "Run", checkpoint: Checkpoint, is_best: bool) -> None:
         "epochs_done": checkpoint.position.epoch,
         "environment": run.environment,
     }
-    save_weights(run.folder / WEIGHTS, checkpoint.part("model"))
-    save_config(run.folder, run.model.config, **extra)
+    folder = RunFolder(run.folder)
+    folder.write_weights(checkpoint.part("model"))
+    folder.write_config(run.model.config, **extra)
     if is_best:
-        save_weights(run.folder / BEST, checkpoint.part("model"))
+        folder.write_best(checkpoint.part("model"))
     save_checkpoint(run.folder, checkpoint)
 
 
-def put_back_lost_files(run: "Run") -> None:
-    """Of a run that is done: all that a network is used with is in its checkpoint, too."""
+def put_back_lost_files(run: RunUnderWay) -> None:
+    """Writes lost files of a run that is done: all that a network is used with is in its checkpoint, too."""
     checkpoint = take_checkpoint(run)
     if checkpoint:
         try:
@@ -74,16 +81,15 @@ def put_back_lost_files(run: "Run") -> None:
 
 
 def refuse_other_recipe(checkpoint: Checkpoint, recipe: Recipe, folder: Path) -> None:
-    differences = recipe_differences(checkpoint.recipe, recipe.to_dict())
-    if differences:
+    if differences := Recipe.from_dict(checkpoint.recipe, str(folder)).refused_on_resume(recipe):
         raise UserError(f"the checkpoint in {folder} is from another recipe: {'; '.join(differences)}")
 
 
-def restore(run: "Run", checkpoint: Checkpoint) -> None:
+def restore(run: RunUnderWay, checkpoint: Checkpoint) -> None:
     """Every rank takes its share."""
     refuse_other_recipe(checkpoint, run.recipe, run.folder)
     refuse_other_classes(checkpoint.classes, run.data, run.folder)
-    put_weights(run.model, checkpoint.part("model"), run.folder / CHECKPOINT)
+    put_weights(run.model, checkpoint.part("model"), RunFolder(run.folder).checkpoint_file)
     with torch.no_grad():
         for name, momentum in momenta(run.model, run.optimizer).items():
             momentum.copy_(checkpoint.part("momentum")[name])
@@ -92,5 +98,18 @@ def restore(run: "Run", checkpoint: Checkpoint) -> None:
     if rank() == 0:  # the sums are those of all ranks together
         sums = [run.position.loss_sum, run.position.wrong, run.position.skipped]
         run.sums.copy_(torch.tensor(sums, dtype=torch.float64))
-    library = checkpoint.part("library")  # and so are these
-    run.threshold.library = [library[key][rank() :: world_size()].to(run.device) for key in sorted(library, key=int)]
+    run.controllers.load_state(checkpoint.part("controllers"))
+
+
+def random_states(device: torch.device) -> dict[str, Tensor]:
+    """States of the generators that dropout draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_random_states(states: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

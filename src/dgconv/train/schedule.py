@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from ..layers import HeadGate
+from ..layers.controller import Controller
 from ..layers.select import dynamic_layers
 
 WARM_UP_END = 1 / 12  # nothing is pruned before
@@ -17,30 +17,31 @@ def pruning_ramp(progress: float, end: float = RAMP_END) -> float:
 
 
 def cosine_learning_rate(base: float, progress: float) -> float:
-    """From ``base`` to 0 along half a cosine."""
+    """Falls from ``base`` to 0 along half a cosine."""
     return base * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-class GateSchedule:
-    """Moves every head-wise gate to where the schedule is. Global gates follow their threshold instead.
+class GateSchedule(Controller):
+    """Moves every gate to where the schedule is. Global gates follow their threshold instead.
 
-    A gate is written to only when its count changes: on a GPU every write is a kernel, and most steps change nothing.
+    A gate is written to only when its rate means something else: on a GPU every write is a kernel, and most steps
+    change nothing.
     """
 
     def __init__(self, model: nn.Module, ramp_end: float = RAMP_END) -> None:
         self.ramp_end = ramp_end
-        self.layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, HeadGate)]
-        self.written = [0] * len(self.layers)  # no gate keeps 0
+        self.layers = [layer for _, layer in dynamic_layers(model)]
+        self.written: list[int | None] = [None] * len(self.layers)
 
-    def move_to(self, progress: float) -> None:
+    def before_step(self, progress: float) -> None:
         for index, layer in enumerate(self.layers):
-            assert isinstance(layer.gate, HeadGate)
-            keep = layer.gate.count_at(layer.pruning_rate * pruning_ramp(progress, self.ramp_end))
+            rate = layer.pruning_rate * pruning_ramp(progress, self.ramp_end)
+            keep = layer.gate.count_at(rate)
             if keep != self.written[index]:
-                layer.gate.keep.fill_(keep)
+                layer.gate.set_rate(rate)
                 self.written[index] = keep
 
 
 def set_progress(model: nn.Module, progress: float) -> None:
     """Move every head-wise gate of a network to where the schedule is; see :class:`GateSchedule`."""
-    GateSchedule(model).move_to(progress)
+    GateSchedule(model).before_step(progress)

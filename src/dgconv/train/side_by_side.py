@@ -7,21 +7,23 @@ first: else a long one would be left alone at the end. On a CPU, and where ranks
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ..data import Data
 from ..models import ImageClassifier
+from ..runs import Checkpoint, EpochMetrics
 from .diagnose import Diverged
 from .distributed import any_rank, wait_for_ranks, world_size
 from .evaluate import Evaluation
-from .metrics import EVALUATING, EpochMetrics, Evaluating
+from .metrics import EVALUATING, Evaluating
+from .recipe import Recipe
 from .run import Run
 from .stop import StopRequest
 
@@ -32,8 +34,8 @@ NAP = 1e-4  # seconds, when all streams have enough to do
 
 
 @dataclass(frozen=True)
-class Result:
-    """A finished run."""
+class FinishedRun:
+    """A network that is trained, with what it was trained on, and what came out."""
 
     model: ImageClassifier
     data: Data
@@ -65,20 +67,48 @@ class Silent:
     def epoch(self, index: int, metrics: EpochMetrics) -> None: ...
 
 
+class Job(NamedTuple):
+    """A network to be trained: by which recipe, where, and from where on."""
+
+    recipe: Recipe
+    folder: Path
+    checkpoint: Checkpoint | None
+
+
 class Queue:
-    """Networks that wait, those under way, and what has become of the others; by their numbers."""
+    """Networks that wait, those under way, and what has become of the others; by their numbers.
+
+    Args:
+        load: gives the data set of a recipe.
+        leave: is told what to close in the end.
+    """
 
     def __init__(
-        self, begin: Callable[[int], Run], count: int, at_once: int, watcher: Watcher, device: torch.device
+        self,
+        jobs: Sequence[Job],
+        load: Callable[[Recipe], Data],
+        at_once: int,
+        watcher: Watcher,
+        device: torch.device,
+        leave: ExitStack,
     ) -> None:
-        self.begin, self.at_once, self.watcher, self.device = begin, at_once, watcher, device
-        self.waiting = deque(range(count))
+        self.jobs, self.load, self.leave = jobs, load, leave
+        self.at_once, self.watcher, self.device = at_once, watcher, device
+        self.waiting = deque(range(len(jobs)))
         self.under_way: dict[int, _UnderWay] = {}
-        self.results: dict[int, Result] = {}
+        self.results: dict[int, FinishedRun] = {}
         self.diverged: list[Diverged] = []
 
+    def begin(self, number: int) -> Run:
+        recipe, folder, checkpoint = self.jobs[number]
+        run = Run(recipe, folder, self.load(recipe), self.device, checkpoint, self.at_once)
+        self.leave.callback(run.writer.close)  # while the folder is still held; and nothing here holds the run
+        if run.log:
+            self.leave.callback(run.log.close)
+        return run
+
     def drive(self, stop: StopRequest) -> bool:
-        """Until all are done, or have diverged. True if it was stopped, and all are saved."""
+        """Steps all until they are done, or have diverged. True if it was stopped, and all are saved."""
         saved = looked = time.monotonic()
         count = 0
         while self._fill():
@@ -87,7 +117,7 @@ class Queue:
             look = now - looked > LOOK_EVERY
             # The clocks of ranks differ, but all must drop a network that diverged at the same step.
             check = look if world_size() == 1 else count % AGREE_EVERY == 0
-            minutes = min(one.run.recipe.checkpoint_minutes for one in self.under_way.values())
+            minutes = min(one.run.training.checkpoint_minutes for one in self.under_way.values())
             save = _agree(now - saved > 60 * minutes, count, self.device)
             saved, looked = (now if save else saved), (now if look else looked)
             if not self._step_those_ready(_Due(look, check, save)):
@@ -107,7 +137,7 @@ class Queue:
             if stream:
                 stream.synchronize()  # the data set that it brought is read by others, too
             self.under_way[number] = _UnderWay(run, run.advance(), stream)
-            self.watcher.start(number, run.recipe.title, run.steps_per_epoch * run.recipe.epochs, run.steps_done)
+            self.watcher.start(number, run.recipe.title, run.steps_per_epoch * run.training.epochs, run.steps_done)
         return bool(self.under_way)
 
     def _step_those_ready(self, due: "_Due") -> bool:
@@ -126,7 +156,7 @@ class Queue:
                     self._see_to(number, one)
                 self._advance(number, one)
             except StopIteration:
-                self.results[number] = Result(one.run.model, one.run.data, one.run.evaluation, one.run.folder)
+                self.results[number] = FinishedRun(one.run.model, one.run.data, one.run.evaluation, one.run.folder)
                 del self.under_way[number]
             except Diverged as error:  # the others go on
                 self.diverged.append(Diverged(str(error)))  # as it is, its traceback would hold the run's memory
@@ -148,7 +178,7 @@ class Queue:
         one.is_evaluating = metrics is EVALUATING
         if not one.is_started and one.run.first_step_seconds is not None:
             one.is_started = True
-            self.watcher.first_step(number, one.run.first_step_seconds, one.run.recipe.compile)
+            self.watcher.first_step(number, one.run.first_step_seconds, one.run.training.compile)
         if isinstance(metrics, EpochMetrics):
             self.watcher.epoch(number, metrics)
 
@@ -185,7 +215,8 @@ class _UnderWay:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """On its stream, and with random numbers of its own, as if it were alone. On a GPU all draw from one source."""
+        """Its turn: on its stream, and with random numbers of its own, as if it were alone. On a GPU all draw from one
+        source."""
         with _on(self.stream):
             torch.set_rng_state(self.random)
             yield
@@ -217,7 +248,7 @@ def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
 
 
 def save_for_good(run: Run) -> None:
-    """For good: what is on the disk then is whole, and no rank leaves before."""
+    """Saves for good: what is on the disk then is whole, and no rank leaves before."""
     run.save()
     run.writer.wait()
     wait_for_ranks(run.device)

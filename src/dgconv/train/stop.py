@@ -1,6 +1,5 @@
 """Ending a training before its end: asked for by a signal, or planned."""
 
-import shlex
 import signal
 import threading
 import time
@@ -26,7 +25,7 @@ class Stopped(KeyboardInterrupt):
     ) -> None:
         self.folders, self.number, self.minutes, self.diverged = folders, number, minutes, diverged
         self.exit_status = 128 + number if number else 2 if diverged else 0
-        super().__init__(self.telling(f"To go on: dgconv train --resume {shlex.join(map(str, folders))}"))
+        super().__init__(self.telling(f"Go on with resume of {', '.join(map(str, folders))}"))
 
     def telling(self, how_to_go_on: str) -> str:
         after = "" if self.minutes is None else f" after {self.minutes:g} minute{'s' * (self.minutes != 1)}"
@@ -42,7 +41,7 @@ class TimeLimit:
 
     def __post_init__(self) -> None:
         if not self.minutes > 0:
-            raise UserError(f"--stop-after takes a number of minutes above 0, got {self.minutes:g}")
+            raise UserError(f"`stop_after` takes a number of minutes above 0, got {self.minutes:g}")
 
     @property
     def is_over(self) -> bool:

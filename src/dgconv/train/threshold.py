@@ -1,18 +1,19 @@
 """The controller of the global threshold (DGC-G), from the paper's appendix."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ..analysis.macs import count_macs
-from ..layers import GlobalGate
+from ..cost.macs import count_macs
+from ..layers.controller import Controller, Place
+from ..layers.dynamic_group_conv import DynamicGroupConv2d
 from ..layers.select import dynamic_layers
-from .distributed import gather_over_ranks
+from .distributed import gather_over_ranks, rank, world_size
 from .schedule import RAMP_END, pruning_ramp
 
 
-class GlobalThreshold:
+class GlobalThreshold(Controller):
     """Sets one threshold T for all global gates of a model, so that the wanted share of saliencies falls below it.
 
     .. math:: \\xi = |\\{g : |g| < T\\}| / |G|
@@ -36,23 +37,23 @@ class GlobalThreshold:
         weights: Sequence[float] | None = None,
         ramp_end: float = RAMP_END,
     ) -> None:
-        layers = [layer for _, layer in dynamic_layers(model) if isinstance(layer.gate, GlobalGate)]
-        self.gates = [layer.gate for layer in layers if isinstance(layer.gate, GlobalGate)]
+        layers = [layer for _, layer in _with_shared_threshold(model)]
+        self.thresholds = [t for layer in layers if (t := layer.gate.shared_threshold) is not None]
         self.target = layers[0].pruning_rate if layers else 0.0
         self.epochs, self.batches, self.every, self.weights = epochs, batches, every, weights
         self.ramp_end = ramp_end
         self.library: list[Tensor] = []
 
-    def __bool__(self) -> bool:
-        """Whether the model has anything to control."""
-        return bool(self.gates)
+    def wants(self, place: Place) -> bool:
+        """Whether the saliencies of this iteration belong to the library."""
+        is_update_epoch = (place.epoch + 1) % self.every == 0 or place.epoch + 1 == self.epochs
+        return bool(self.thresholds) and is_update_epoch and place.step >= place.steps - self.batches
 
-    def wants(self, epoch: int, batch: int, batches_per_epoch: int) -> bool:
-        """Whether the saliencies of this iteration belong to the library; all three count from 0."""
-        is_update_epoch = (epoch + 1) % self.every == 0 or epoch + 1 == self.epochs
-        return bool(self) and is_update_epoch and batch >= batches_per_epoch - self.batches
+    def after_step(self, saliencies: Sequence[Tensor], place: Place) -> None:
+        if self.wants(place):
+            self.add(saliencies)
 
-    def add(self, saliencies: list[Tensor]) -> None:
+    def add(self, saliencies: Sequence[Tensor]) -> None:
         """One iteration's saliencies, one ``[B, H, C]`` a layer."""
         values = [g.detach().abs().flatten() for g in saliencies]
         if self.weights is not None:  # beside each value
@@ -60,17 +61,28 @@ class GlobalThreshold:
             values = [torch.stack([g, torch.full_like(g, weight)], 1) for g, weight in pairs]
         self.library.append(torch.cat(values))
 
-    def update(self, progress: float) -> float | None:
-        """At the end of an epoch: the new threshold if there is a library, which is emptied."""
+    def end_epoch(self, progress: float) -> float | None:
+        """The new threshold if there is a library, which is emptied."""
         if not self.library:
             return None
         values = gather_over_ranks(torch.cat(self.library))
         self.library.clear()
         share = self.target * pruning_ramp(progress, self.ramp_end)
         threshold = quantile(values, share) if self.weights is None else weighted_quantile(values, share)
-        for gate in self.gates:
-            gate.threshold.copy_(threshold)
+        for place in self.thresholds:
+            place.copy_(threshold)
         return float(threshold)
+
+    def state(self) -> dict[str, Tensor]:
+        return {str(index): gather_over_ranks(values) for index, values in enumerate(self.library)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        device = self.thresholds[0].device
+        self.library = [state[key][rank() :: world_size()].to(device) for key in sorted(state, key=int)]
+
+
+def _with_shared_threshold(model: nn.Module) -> list[tuple[str, DynamicGroupConv2d]]:
+    return [(name, layer) for name, layer in dynamic_layers(model) if layer.gate.shared_threshold is not None]
 
 
 def quantile(values: Tensor, share: float) -> Tensor:
@@ -91,11 +103,7 @@ def weighted_quantile(pairs: Tensor, share: float) -> Tensor:
     return values[below.clamp(max=len(values) - 1)]
 
 
-def macs_per_saliency(model: nn.Module, input_size: tuple[int, ...]) -> list[float]:
-    """Of each layer with a global gate: the MACs that one image saves if one head leaves out one channel."""
+def macs_per_saliency(model: nn.Module, input_size: tuple[int, ...] | None = None) -> list[float]:
+    """For each layer with a global gate, the MACs that one image saves if one head leaves out one channel."""
     macs = {layer.name: layer.dense_macs for layer in count_macs(model, input_size).layers}
-    return [
-        macs[name] / (layer.heads * layer.in_channels)
-        for name, layer in dynamic_layers(model)
-        if isinstance(layer.gate, GlobalGate)
-    ]
+    return [macs[name] / (layer.heads * layer.in_channels) for name, layer in _with_shared_threshold(model)]

@@ -17,7 +17,7 @@ class BackgroundWriter:
         self.under_way = self.thread.submit(job)
 
     def wait(self) -> None:
-        """Until everything is on the disk."""
+        """Waits until everything is on the disk."""
         under_way, self.under_way = self.under_way, None
         if under_way is not None:
             under_way.result()

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import UserError, unknown_name
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .ablation import draw_ablation
 from .adaptive_budget import draw_adaptive_budget
 from .contributions import draw_contributions
@@ -20,7 +20,7 @@ from .time_split import draw_time_split
 from .tradeoff import draw_tradeoff
 from .training import draw_training
 
-OF_A_RUN: dict[str, Callable[[RunFolder], Drawing]] = {
+OF_A_RUN: dict[str, Callable[[TrainedRun], Drawing]] = {
     "training": draw_training,
     "contributions": draw_contributions,
     "maps": draw_maps,
@@ -31,7 +31,7 @@ OF_A_RUN: dict[str, Callable[[RunFolder], Drawing]] = {
     "adaptive_budget": draw_adaptive_budget,
     "time_split": draw_time_split,
 }
-OF_SEVERAL: dict[str, Callable[[Sequence[RunFolder]], Drawing]] = {
+OF_SEVERAL: dict[str, Callable[[Sequence[TrainedRun]], Drawing]] = {
     "error_over_macs": draw_tradeoff,
     "ablation": draw_ablation,
 }
@@ -47,7 +47,7 @@ class Made:
     reason: str = ""
 
 
-def make_figures(runs: Sequence[RunFolder], out: Path, only: Sequence[str] = ()) -> Iterator[Made]:
+def make_figures(runs: Sequence[TrainedRun], out: Path, only: Sequence[str] = ()) -> Iterator[Made]:
     """Every figure that the runs allow, or ``only`` those named, written to a folder (a folder a run, if several)."""
     for name in only:
         if name not in OF_A_RUN | OF_SEVERAL:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ...data import Data
 from ...errors import UserError
-from ..record import Recording
+from ..recording import Recording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,7 @@ def shortened(name: str, letters: int) -> str:
 
 
 def show_image(axes: "Axes", image: Tensor, data: Data) -> None:
-    """A normalised image ``[3, height, width]``, in the colours it had."""
+    """A normalized image ``[3, height, width]``, in the colours it had."""
     mean, std = torch.tensor(data.mean), torch.tensor(data.std)
     pixels = (image.cpu().permute(1, 2, 0) * std + mean).clamp(0, 1)
     axes.imshow(pixels.numpy(), interpolation="nearest")

@@ -2,11 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import BLUE, GREEN, Drawing, about_seeds, entitle, in_house_style, new_figure
 
 if TYPE_CHECKING:
@@ -17,8 +16,8 @@ PAPER_RATES = (1 / 3, 1 / 2, 3 / 4, 5 / 6, 7 / 8)
 
 
 @in_house_style
-def draw_ablation(runs: Sequence[RunFolder]) -> Drawing:
-    """Of the model, task and length of training that most of the dynamic runs share."""
+def draw_ablation(runs: Sequence[TrainedRun]) -> Drawing:
+    """Draws the model, task and length of training that most of the dynamic runs share."""
     dynamic = [run for run in runs if run.is_dynamic and not run.has_global_gate]
     if not dynamic:
         raise UserError("needs runs of a network with head-wise dynamic layers (_dgc)")
@@ -55,13 +54,13 @@ def draw_ablation(runs: Sequence[RunFolder]) -> Drawing:
     )
 
 
-def _setting(run: RunFolder) -> tuple[str, str, int, str]:
+def _setting(run: TrainedRun) -> tuple[str, str, int, str]:
     """All that must be the same."""
-    others = replace(run.recipe, heads=None, pruning_rate=None).settings
-    return run.config["model"]["name"], run.task, run.recipe.epochs, str(others)
+    others = run.recipe.changed(heads=None, pruning_rate=None).settings
+    return run.config["model"]["name"], run.task, run.recipe.training.epochs, str(others)
 
 
-def _varied_most(runs: list[RunFolder]) -> tuple[int, float]:
+def _varied_most(runs: list[TrainedRun]) -> tuple[int, float]:
     """The heads and the rate around which most others were tried; of equals, those with the most runs."""
     counts = Counter((run.heads, run.trained_rate) for run in runs)
     return max(
@@ -69,7 +68,9 @@ def _varied_most(runs: list[RunFolder]) -> tuple[int, float]:
     )
 
 
-def _errors_by(runs: list[RunFolder], heads: int, rate: float) -> tuple[dict[Any, list[float]], dict[Any, list[float]]]:
+def _errors_by(
+    runs: list[TrainedRun], heads: int, rate: float
+) -> tuple[dict[Any, list[float]], dict[Any, list[float]]]:
     by_heads, by_rate = defaultdict(list), defaultdict(list)
     for run in runs:
         if run.trained_rate == rate:

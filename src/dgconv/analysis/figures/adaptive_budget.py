@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from ..budget import THRESHOLDS, spend_by_margin
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .rate_sweep import RATES
 from .style import BLUE, GREY, RED, SERIES, Drawing, entitle, in_house_style, in_millions, new_figure
 
@@ -16,7 +16,7 @@ def two_rates(trained: float) -> tuple[float, float]:
 
 @in_house_style
 def draw_adaptive_budget(
-    run: RunFolder, rates: Sequence[float] | None = None, thresholds: Sequence[float] = THRESHOLDS
+    run: TrainedRun, rates: Sequence[float] | None = None, thresholds: Sequence[float] = THRESHOLDS
 ) -> Drawing:
     """
     Args:

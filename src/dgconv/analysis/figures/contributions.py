@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ...layers import DynamicGroupConv2d
 from ...layers.select import dynamic_layers
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from ._images import one_of_each_class, shortened, show_image
 from .style import BLUE, GREY, RED, Drawing, entitle, in_house_style, new_figure
 
@@ -15,7 +15,7 @@ CLASS_LETTERS = 24  # that fit above a panel
 
 
 @in_house_style
-def draw_contributions(run: RunFolder, layer_name: str | None = None, outputs: int = OUTPUTS) -> Drawing:
+def draw_contributions(run: TrainedRun, layer_name: str | None = None, outputs: int = OUTPUTS) -> Drawing:
     """
     Args:
         layer_name: a dynamic layer; default the one in the middle.
@@ -93,7 +93,7 @@ def spread_over_heads(layer: DynamicGroupConv2d, outputs: int) -> list[int]:
 
 
 @torch.no_grad()
-def _see(run: RunFolder, layer: DynamicGroupConv2d, images: Tensor) -> tuple[Tensor, Tensor]:
+def _see(run: TrainedRun, layer: DynamicGroupConv2d, images: Tensor) -> tuple[Tensor, Tensor]:
     """A layer's input ``[N, C, height, width]`` and the channels it keeps ``[N, H, C]``, detached from the network."""
     seen: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda layer, args: seen.append(args[0]))

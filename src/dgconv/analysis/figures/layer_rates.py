@@ -1,14 +1,14 @@
 """What each layer really prunes under one global threshold, and the network as a whole (the appendix's figure)."""
 
 from ...errors import UserError
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import BLUE, GREY, RED, Drawing, entitle, in_house_style, new_figure
 
 MANY_IMAGES = (0.05, 0.95)  # the range that nine of ten images stay in
 
 
 @in_house_style
-def draw_layer_rates(run: RunFolder) -> Drawing:
+def draw_layer_rates(run: TrainedRun) -> Drawing:
     if not run.has_global_gate:
         raise UserError("needs a network with the global gate (_dgcg): with head-wise gates all layers prune alike")
     recording = run.recording

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..record import LayerRecord
-from ..run_folder import RunFolder
+from ..recording import LayerRecord
+from ..trained_run import TrainedRun
 from ._images import one_of_each_class, shortened, show_image
 from .style import SALIENCY_MAP, Drawing, entitle, in_house_style, new_figure
 
@@ -17,7 +17,7 @@ CLASS_LETTERS = 11  # that fit beside an image
 
 
 @in_house_style
-def draw_maps(run: RunFolder, classes: int = CLASSES, of_each: int = OF_EACH) -> Drawing:
+def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -> Drawing:
     """Each row an image; in each map a row for every head of every layer, a column for every channel."""
     recording = run.recording
     images, labels, places = one_of_each_class(recording, classes, of_each)
@@ -72,7 +72,7 @@ def draw_maps(run: RunFolder, classes: int = CLASSES, of_each: int = OF_EACH) ->
 
 
 def stacked(layers: list[LayerRecord], places: list[int]) -> tuple[Tensor, Tensor]:
-    """Of some images: saliencies, scaled to 1 in each layer, and masks, ``[images, layers * heads, channels]``."""
+    """Stacks some images: saliencies, scaled to 1 in each layer, and masks, ``[images, layers * heads, channels]``."""
     columns = min(CHANNELS, *(layer.channels for layer in layers))
     saliencies, masks = [], []
     for layer in layers:

@@ -2,12 +2,12 @@
 
 import torch
 
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import GREY, SERIES, Drawing, entitle, in_house_style, new_figure
 
 
 @in_house_style
-def draw_probabilities(run: RunFolder, layer_name: str | None = None) -> Drawing:
+def draw_probabilities(run: TrainedRun, layer_name: str | None = None) -> Drawing:
     """
     Args:
         layer_name: a dynamic layer; default a deep one.

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import BLUE, GREY, ORANGE, Drawing, entitle, in_house_style, new_figure
 
 RATES = (0.0, 0.25, 0.5, 0.625, 0.75, 0.8125, 0.875, 0.9375)
 
 
 @in_house_style
-def draw_rate_sweep(run: RunFolder, rates: Sequence[float] = RATES) -> Drawing:
+def draw_rate_sweep(run: TrainedRun, rates: Sequence[float] = RATES) -> Drawing:
     trained = run.trained_rate
     passes = [run.pass_at(rate) for rate in sorted({*rates, trained})]
     figure = new_figure(3.3)

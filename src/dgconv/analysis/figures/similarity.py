@@ -3,12 +3,12 @@
 import math
 
 from ..likeness import measure_likeness
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import BLUE, GREY, ORANGE, Drawing, entitle, in_house_style, new_figure
 
 
 @in_house_style
-def draw_similarity(run: RunFolder, seed: int = 0) -> Drawing:
+def draw_similarity(run: TrainedRun, seed: int = 0) -> Drawing:
     recording = run.recording
     likeness = measure_likeness(recording, seed)
     curves, means = likeness.curves, likeness.means

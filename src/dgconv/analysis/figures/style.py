@@ -58,14 +58,14 @@ class Drawing(NamedTuple):
     numbers: dict[str, Any]
 
     def as_svg(self) -> bytes:
-        """With the numbers as its description, which :func:`numbers_in` reads."""
+        """The picture with the numbers as its description, which :func:`numbers_in` reads."""
         with _style():
             file = io.BytesIO()
             self.figure.savefig(file, format="svg", metadata={"Date": None, "Description": json.dumps(self.numbers)})
         return file.getvalue()
 
     def save(self, folder: Path, name: str) -> list[Path]:
-        """As SVG for print, as PNG to look at, and the numbers as JSON."""
+        """Writes it as SVG for print, as PNG to look at, and the numbers as JSON."""
         folder.mkdir(parents=True, exist_ok=True)
         svg, png, numbers = (folder / f"{name}.{suffix}" for suffix in ("svg", "png", "json"))
         with _style():
@@ -113,7 +113,7 @@ def in_house_style(draw: Callable[P, Drawing]) -> Callable[P, Drawing]:
 
 
 def new_figure(height: float) -> "Figure":
-    """Without pyplot, which would want a screen and keep every figure in memory."""
+    """Makes a figure without pyplot, which would want a screen and keep every figure in memory."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained")

@@ -2,12 +2,12 @@
 
 import torch
 
-from ...deploy.bench import median_split
+from ...deploy import prepare
+from ...deploy.run.timing import median_split
 from ...environment import describe_environment
 from ...errors import UserError
 from ...layers.select import dynamic_layers
-from ...models import load_model
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Drawing, entitle, in_house_style, new_figure
 
 NAMES = {
@@ -22,12 +22,12 @@ REPEATS = 15
 
 
 @in_house_style
-def draw_time_split(run: RunFolder, batch_size: int = 1, repeats: int = REPEATS) -> Drawing:
-    model = load_model(run.folder)  # the recorded one may be on a GPU
+def draw_time_split(run: TrainedRun, batch_size: int = 1, repeats: int = REPEATS) -> Drawing:
+    model = run.model_on_cpu
     if not any(True for _ in dynamic_layers(model)):
         raise UserError("needs a network with dynamic layers")
     images = next(iter(run.data.test.batches(batch_size, train=False)))[0]
-    parts = median_split(model, images, repeats)
+    parts = median_split(prepare(model), images, repeats)
     total = sum(parts.values())
 
     figure = new_figure(2.1)

@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...cost.macs import Convention
+from ...layers.method import METHODS
 from ...train.recipe import Recipe
-from ..macs import Convention
-from ..plan import reported_for
-from ..run_folder import RunFolder
+from ...train.recipe_files import reported_for
+from ..trained_run import TrainedRun
 from .style import GREY, Drawing, about_seeds, entitle, in_house_style, in_millions, look_of, new_figure
 
 if TYPE_CHECKING:
@@ -15,15 +16,12 @@ if TYPE_CHECKING:
 
 LEGEND_LETTERS = 105  # that fit into the width, six of them taken by each marker
 COUNTED_BY = {"paper": "the paper's text", "authors": "the authors' code"}
-HOW_MUCH = {  # settings that move a network along its line
-    "pruning_rate", "groups", "condensation", "density", "base_share", "target", "open_share", "mac_budget",
-    "stages", "growth", "width", "prune_rate", "prune_budget",
-}  # fmt: skip
+SIZES = {"mac_budget", "prune_rate", "prune_budget", "stages", "growth", "width"}
 LEAST_ROOM = 1 / 20  # above and below the points, of the error: small differences must look small
 
 
 @in_house_style
-def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors") -> Drawing:
+def draw_tradeoff(runs: Sequence[TrainedRun], convention: Convention = "authors") -> Drawing:
     """A panel a task, a line a kind of network, a point for each cost; seeds are one point with their range."""
     points = collect(runs, convention)
     panels = sorted({point["task"] for point in points})
@@ -55,9 +53,9 @@ def draw_tradeoff(runs: Sequence[RunFolder], convention: Convention = "authors")
     return Drawing(figure, {"convention": convention, "points": points})
 
 
-def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str, Any]]:
+def collect(runs: Sequence[TrainedRun], convention: Convention) -> list[dict[str, Any]]:
     """One point for the runs that differ in nothing but their seed."""
-    groups: dict[str, list[RunFolder]] = defaultdict(list)
+    groups: dict[str, list[TrainedRun]] = defaultdict(list)
     for run in runs:
         groups[f"{run.task} {run.recipe.settings}"].append(run)
     kinds = _kinds([members[0] for members in groups.values()])
@@ -83,28 +81,39 @@ def collect(runs: Sequence[RunFolder], convention: Convention) -> list[dict[str,
     return sorted(points, key=lambda point: (point["task"], point["kind"], point["macs"]))
 
 
-def _kind(run: RunFolder) -> str:
+def how_much() -> set[str]:
+    """Settings that move a network along its line: those that set what a method costs, and sizes."""
+    return SIZES | {name for method in METHODS.values() for name in method.cost_options}
+
+
+def legend_of(recipe: Recipe) -> str:
+    """The backbone and the method as the literature calls it, or the way in which the network is pruned."""
+    backbone, _, method = recipe.model.name.partition("_")
+    name = method or recipe.get("prune")
+    return f"{backbone} {METHODS[name].title}" if name in METHODS else recipe.model.name
+
+
+def _kind(run: TrainedRun) -> str:
     """The model, and what else sets a run apart that is trained to be better or smaller."""
-    recipe = run.recipe
-    heads = f"heads {recipe.heads}" if recipe.heads else None
-    cutout = f"cutout {recipe.cutout}" if recipe.cutout else None
-    return ", ".join(filter(None, [run.config["model"]["name"], recipe.prune, heads, cutout]))
+    heads, cutout = run.recipe.get("heads"), run.recipe.data.cutout
+    also = [f"heads {heads}" if heads else None, f"cutout {cutout}" if cutout else None]
+    return ", ".join(filter(None, [legend_of(run.recipe), *also]))
 
 
-def _kinds(runs: Sequence[RunFolder]) -> list[str]:
-    """Of runs with different settings, a kind for those in one line; what tells other lines apart is named."""
+def _kinds(runs: Sequence[TrainedRun]) -> list[str]:
+    """Names the line of each run: runs of one kind share it, and what tells other lines apart is named."""
     alike: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         alike[run.task, _kind(run)].append(run.recipe.settings)
     return [_told_apart(run, alike[run.task, _kind(run)]) for run in runs]
 
 
-def _told_apart(run: RunFolder, alike: list[dict[str, Any]]) -> str:
-    settings = run.recipe.settings
+def _told_apart(run: TrainedRun, alike: list[dict[str, Any]]) -> str:
+    default, passed_over = Recipe(), how_much() | {"model", "data", "heads", "cutout", "prune"}
     changed = [
         f"{name} {value}"
-        for name, value in settings.items()
-        if name not in HOW_MUCH and value != getattr(Recipe, name) and any(other[name] != value for other in alike)
+        for name, value in run.recipe.settings.items()
+        if name not in passed_over and value != default.get(name) and any(other.get(name) != value for other in alike)
     ]
     return ", ".join([_kind(run), *changed])
 

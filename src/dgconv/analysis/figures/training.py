@@ -3,15 +3,15 @@
 from typing import Any
 
 from ...train.schedule import WARM_UP_END
-from ..run_folder import RunFolder
+from ..trained_run import TrainedRun
 from .style import BLUE, GREEN, ORANGE, RED, Drawing, entitle, in_house_style, new_figure
 
 SHADES = ("#F3F3F3", "#E3EEF7", "#FDF1DC")
 
 
 @in_house_style
-def draw_training(run: RunFolder) -> Drawing:
-    metrics, recipe = run.metrics, run.recipe
+def draw_training(run: TrainedRun) -> Drawing:
+    metrics, recipe, training = run.metrics, run.recipe, run.recipe.training
     epochs = [line["epoch"] for line in metrics]
     has_stages = run.is_dynamic
     heights = (3, 2, 2) if has_stages else (3, 2)
@@ -36,26 +36,30 @@ def draw_training(run: RunFolder) -> Drawing:
         curve(share, "pruned_share", "measured on the test images", RED)
         curve(share, "target_pruned_share", "schedule", "black", "--")  # above what follows it closely
         stages = [
-            {"name": "warm-up", "from": 0.0, "to": WARM_UP_END * recipe.epochs},
-            {"name": "gradual pruning", "from": WARM_UP_END * recipe.epochs, "to": recipe.ramp_end * recipe.epochs},
-            {"name": "fine-tuning", "from": recipe.ramp_end * recipe.epochs, "to": float(recipe.epochs)},
+            {"name": "warm-up", "from": 0.0, "to": WARM_UP_END * training.epochs},
+            {
+                "name": "gradual pruning",
+                "from": WARM_UP_END * training.epochs,
+                "to": training.ramp_end * training.epochs,
+            },
+            {"name": "fine-tuning", "from": training.ramp_end * training.epochs, "to": float(training.epochs)},
         ]
         share.set(ylabel="pruned share", ylim=(0, 1), title="Share of the channels left out")
     for axes in panels:
         for stage, shade in zip(stages, SHADES, strict=False):
             axes.axvspan(stage["from"], stage["to"], color=shade, lw=0, zorder=-2)
         axes.grid(axis="x", visible=False)
-        axes.set_xlim(0, recipe.epochs)
+        axes.set_xlim(0, training.epochs)
     for stage in stages:
         middle = (stage["from"] + stage["to"]) / 2
-        narrow = stage["to"] - stage["from"] < 0.15 * recipe.epochs
+        narrow = stage["to"] - stage["from"] < 0.15 * training.epochs
         share.text(
             middle, 0.96, stage["name"], transform=share.get_xaxis_transform(), ha="center", va="top",
             rotation=90 if narrow else 0, color="#444444",
         )  # fmt: skip
     for axes in panels[:-1]:  # beside the title: no other place is free of every curve
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0, ncols=2)
-    when = "at the end" if epochs[-1] == recipe.epochs else f"after epoch {epochs[-1]} of {recipe.epochs}"
+    when = "at the end" if epochs[-1] == training.epochs else f"after epoch {epochs[-1]} of {training.epochs}"
     entitle(figure, f"Training of {recipe.title}: test error {metrics[-1]['test_error']:.2f} % {when}")
     keys = ("learning_rate", "target_pruned_share", "pruned_share", "train_loss", "test_loss", "test_error")
     return Drawing(

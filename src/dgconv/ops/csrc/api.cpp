@@ -1,6 +1,7 @@
 // What Python sees: a plain C interface, loaded by dgconv/ops/native.py.
 #include <cstring>
 
+#include "check.h"
 #include "crew.h"
 #include "table.h"
 
@@ -63,10 +64,13 @@ DGCONV_EXPORT int32_t dgconv_select_isa(const char* name) {
     return 0;
 }
 
-DGCONV_EXPORT int64_t dgconv_conv_packed_floats(const Conv* conv) { return kernels().conv_packed_floats(*conv); }
+// Sizes are -1 for a convolution that no kernel takes.
+DGCONV_EXPORT int64_t dgconv_conv_packed_floats(const Conv* conv) {
+    return is_sound(*conv) ? kernels().conv_packed_floats(*conv) : -1;
+}
 
 DGCONV_EXPORT void dgconv_pack_conv(const Conv* conv, const float* oihw, float* packed) {
-    kernels().pack_conv(*conv, oihw, packed);
+    if (is_sound(*conv)) kernels().pack_conv(*conv, oihw, packed);
 }
 
 DGCONV_EXPORT int64_t dgconv_conv_scratch_floats(const Conv* conv, int32_t in_h, int32_t in_w, int32_t out_h,
@@ -75,7 +79,11 @@ DGCONV_EXPORT int64_t dgconv_conv_scratch_floats(const Conv* conv, int32_t in_h,
 }
 
 DGCONV_EXPORT int32_t dgconv_conv_pool_parts(const Conv* conv, int32_t out_h, int32_t out_w) {
-    return kernels().conv_pool_parts(*conv, out_h, out_w);
+    return is_sound(*conv) && out_h > 0 && out_w > 0 ? kernels().conv_pool_parts(*conv, out_h, out_w) : -1;
+}
+
+DGCONV_EXPORT int32_t dgconv_can_expand(const Conv* first, const Conv* then) {
+    return is_sound(*first) && is_sound(*then) && kernels().can_expand(*first, *then);
 }
 
 // One convolution with threads of its own; `scratch` holds scratch_floats for each.

@@ -170,17 +170,41 @@ void Winograd<OUT>::multiply(const Item& item, int count, float* scratch) const 
     }
 }
 
+typedef double DoubleVec __attribute__((vector_size(8 * WIDTH)));
+
+// G w G' for a vector of kernels, [tap][kernel]; points lie `step` apart.
+template <int OUT>
+inline void transform_kernels(const float (&w)[9][WIDTH], float* points, int64_t step) {
+    constexpr int IN = OUT + 2;
+    const auto& G = Transform<OUT>::G;
+    for (int i = 0; i < IN; ++i) {
+        DoubleVec row[9];
+        UNROLL for (int tap = 0; tap < 9; ++tap) {
+            row[tap] = G[i][tap / 3] * __builtin_convertvector(load(w[tap]), DoubleVec);
+        }
+        for (int j = 0; j < IN; ++j, points += step) {
+            DoubleVec total = {};
+            UNROLL for (int tap = 0; tap < 9; ++tap) total += row[tap] * G[j][tap % 3];
+            store(points, __builtin_convertvector(total, Vec));
+        }
+    }
+}
+
 template <int OUT>
 void pack_winograd(const Conv& conv, const Plan& plan, const float* oihw, float* packed) {
     for (int group = 0; group < conv.groups; ++group) {
         const int first = first_output_of(plan, group);
-        for (int output = 0; output < plan.outputs; ++output) {
+        for (int output = 0; output < plan.outputs; output += WIDTH) {
             const int panel = output / PANEL * PANEL, width = panel_width(plan, panel);
-            for (int channel = 0; channel < plan.inputs; ++channel) {
-                const float* from = oihw + (int64_t(first + output * plan.step) * plan.inputs + channel) * 9;
-                float* to = packed + group * group_floats(plan) + int64_t(panel) * plan.inputs * plan.taps +
-                            int64_t(channel) * plan.taps * width + output - panel;
-                transform_kernel<OUT>(from, to, width);
+            const int lanes = smaller(WIDTH, plan.outputs - output);
+            float* to = packed + group * group_floats(plan) + int64_t(panel) * plan.inputs * plan.taps + output - panel;
+            float w[9][WIDTH] = {};
+            for (int channel = 0; channel < plan.inputs; ++channel, to += plan.taps * width) {
+                for (int lane = 0; lane < lanes; ++lane) {
+                    const int64_t row = first + int64_t(output + lane) * plan.step;
+                    for (int tap = 0; tap < 9; ++tap) w[tap][lane] = oihw[(row * plan.inputs + channel) * 9 + tap];
+                }
+                transform_kernels<OUT>(w, to, width);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "elementwise.h"
+#include "planes.h"
 
 namespace dgconv::DGCONV_ISA {
 

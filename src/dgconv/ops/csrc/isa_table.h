@@ -8,7 +8,7 @@
 // one kernel header a line
 #include "conv.h"
 #include "gate.h"
-#include "pointwise.h"
+#include "elementwise.h"
 #include "pool.h"
 
 #define DGCONV_JOIN_(a, b) a##b
@@ -26,6 +26,7 @@ extern const Kernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::conv_scratch_floats,
     DGCONV_ISA::conv_pool_parts,
     DGCONV_ISA::conv,
+    DGCONV_ISA::can_expand,
     DGCONV_ISA::expand_scratch_floats,
     DGCONV_ISA::expand,
     DGCONV_ISA::sum_planes,
@@ -34,7 +35,7 @@ extern const Kernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::select,
     DGCONV_ISA::pool_scratch_floats,
     DGCONV_ISA::pool,
-    DGCONV_ISA::pointwise,
+    DGCONV_ISA::elementwise,
     DGCONV_ISA::linear,
 };
 

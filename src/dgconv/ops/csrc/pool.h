@@ -2,7 +2,7 @@
 // the columns.
 #pragma once
 
-#include "elementwise.h"
+#include "planes.h"
 
 namespace dgconv::DGCONV_ISA {
 

@@ -7,6 +7,7 @@
 #include <omp.h>
 #endif
 
+#include "check.h"
 #include "crew.h"
 #include "table.h"
 
@@ -130,9 +131,9 @@ class Worker {
                 return run_stage(COMPUTING, [&](int share, int shares) {
                     kernels.linear(step->weight, step->bias, batch, x, y, share, shares);
                 });
-            case POINTWISE:
+            case ELEMENTWISE:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.pointwise(step->before, step->activation, batch, x, step->order, maybe_other, y, share,
+                    kernels.elementwise(step->before, step->activation, batch, x, step->order, maybe_other, y, share,
                                       shares);
                 });
         }
@@ -189,14 +190,13 @@ Planes shape_of(const View& view) { return {nullptr, 0, view.channels, view.heig
 
 using namespace dgconv;
 
-DGCONV_EXPORT int64_t dgconv_step_bytes() { return sizeof(Step); }
-
 DGCONV_EXPORT int64_t dgconv_gate_floats(const Gate* gate, int32_t batch) {
-    return GateMemory::floats(*gate, batch);
+    return is_sound(*gate, batch) ? GateMemory::floats(*gate, batch) : -1;
 }
 
 DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     const View &x = step->input, &y = step->output;
+    if (!has_sound_sizes(*step)) return -1;
     if (step->kind == POOL) return kernels().pool_scratch_floats(step->window, shape_of(x), shape_of(y));
     if (step->kind == EXPAND) {
         return kernels().expand_scratch_floats(step->expansion, step->conv, shape_of(x), shape_of(step->other),

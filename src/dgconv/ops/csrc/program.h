@@ -18,22 +18,22 @@ struct View {
 
 // DYNAMIC_CONV: its gate chooses inputs. WINNERS_CONV: its gate chooses outputs.
 enum StepKind : int32_t {
-    CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, POINTWISE = 5, EXPAND = 6, WINNERS_CONV = 7
+    CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, ELEMENTWISE = 5, EXPAND = 6, WINNERS_CONV = 7
 };
 
 // One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
 struct Step {
     int32_t kind;
-    int32_t activation;          // POINTWISE
-    View input, output, other;   // other: the residual; what POINTWISE adds; of EXPAND the shape between the two
+    int32_t activation;          // ELEMENTWISE
+    View input, output, other;   // other: the residual; what ELEMENTWISE adds; of EXPAND the shape between the two
     Conv conv;                   // CONV, DYNAMIC_CONV, WINNERS_CONV; EXPAND: the depthwise one
     Conv expansion;              // EXPAND: the one that comes first
     Gate gate;                   // DYNAMIC_CONV, WINNERS_CONV
     Selection fixed;             // DYNAMIC_CONV: what it reads, if that is known beforehand; else nulls, the gate decides
-    Norm before;                 // what has a gate (for its means; as in conv), POOL, GLOBAL_POOL, POINTWISE
+    Norm before;                 // what has a gate (for its means; as in conv), POOL, GLOBAL_POOL, ELEMENTWISE
     Window window;               // POOL
     const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
-    const int32_t* order;        // POINTWISE: channels of the input, one for each of the output; null for the same
+    const int32_t* order;        // ELEMENTWISE: channels of the input, one for each of the output; null for the same
     int64_t output_sums;         // convolutions: where to leave partial sums of the output, for a later gate
     int64_t input_sums;          // what has a gate: the sums [B, C, input_parts] that the step before left; if there are
     int32_t input_parts;         //   none, it sums up its input itself
@@ -56,11 +56,9 @@ enum Stage : int32_t { POOLING = 0, GENERATING = 1, SELECTING = 2, COMPUTING = 3
 }  // namespace dgconv
 
 extern "C" {
-// Size in bytes of a Step: tells whether the Python side has the same idea of it.
-int64_t dgconv_step_bytes();
-// Floats of arena that the gate of a dynamic convolution needs at Step::gate_memory.
+// Floats of arena that the gate of a dynamic convolution needs at Step::gate_memory; -1 where its numbers are unsound.
 int64_t dgconv_gate_floats(const dgconv::Gate*, int32_t batch);
-// Floats of scratch that each thread needs for a step.
+// Floats of scratch that each thread needs for a step; -1 where its numbers are unsound.
 int64_t dgconv_scratch_floats(const dgconv::Step*);
 // Runs the program. The result does not depend on the number of threads. `seconds` may be null.
 void dgconv_run(const dgconv::Program*, const float* x, float* y, float* arena, int32_t threads, double* seconds);

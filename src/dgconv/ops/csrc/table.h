@@ -17,6 +17,7 @@ struct Kernels {
     int32_t (*conv_pool_parts)(const Conv&, int32_t out_h, int32_t out_w);
     void (*conv)(const Conv&, const Selection*, const Winners*, int32_t batch, Planes x, Planes y,
                  const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
+    bool (*can_expand)(const Conv& first, const Conv& then);
     // A convolution and then a depthwise one; sums as in conv of the latter. `between` has the shape of what lies
     // between them, and no data.
     int64_t (*expand_scratch_floats)(const Conv& first, const Conv& then, Planes x, Planes between, int32_t out_h,
@@ -37,7 +38,7 @@ struct Kernels {
 
     int64_t (*pool_scratch_floats)(const Window&, const Planes& x, const Planes& y);
     void (*pool)(const Window&, const Norm&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
-    void (*pointwise)(const Norm&, int32_t activation, int batch, Planes x, const int32_t* order, const Planes* other,
+    void (*elementwise)(const Norm&, int32_t activation, int batch, Planes x, const int32_t* order, const Planes* other,
                       Planes y, int rank,
                       int threads);
     void (*linear)(const float* weight, const float* bias, int batch, Planes x, Planes y, int rank, int threads);

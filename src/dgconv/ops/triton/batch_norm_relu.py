@@ -1,4 +1,4 @@
-"""Batch normalisation followed by ReLU, in one or two launches; its way back is batch_norm_relu_backward.
+"""Batch normalization followed by ReLU, in one or two launches; its way back is batch_norm_relu_backward.
 
 With m and v the mean and the biased variance of a channel over (B, H, W), N = B·H·W elements:
 
@@ -53,7 +53,7 @@ def forward(
     grid = (channels, chunks)
     whole = block_p >= pixels  # a chunk holds whole images
     _moments_kernel[grid](x, stride, partial, *sizes, chunks, **blocks)
-    _normalise_kernel[grid](
+    _normalize_kernel[grid](
         x, stride, y, pooled, partial, *vectors, momentum, eps, *sizes, chunks, **blocks,
         CHUNKS=triton.next_power_of_2(chunks), POOLS=whole,
     )  # fmt: skip
@@ -140,7 +140,7 @@ def _moments(x, mask, count):
 
 
 @triton.jit
-def _normalise(x, mean, invstd, weight, bias):
+def _normalize(x, mean, invstd, weight, bias):
     return tl.maximum((x - mean) * (invstd * weight) + bias, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -170,7 +170,7 @@ def _forward_resident_kernel(
     mean, squares = _moments(x, mask, count)
     var = squares / count
     invstd = 1.0 / tl.sqrt(var + eps)
-    y = _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty)
+    y = _normalize(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty)
     offsets, _ = _tile(channel, 0, B, P, C * P, BLOCK_B, BLOCK_P)
     tl.store(y_ptr + offsets, y, mask=mask)
     _store_means(pooled_ptr, y, mask, channel, 0, B, C, P, BLOCK_B, BLOCK_P)
@@ -193,12 +193,12 @@ def _moments_kernel(x_ptr, x_stride, partial_ptr, B, C, P, chunks, BLOCK_B: tl.c
 
 
 @triton.jit(do_not_specialize=["B", "C", "chunks"])
-def _normalise_kernel(
+def _normalize_kernel(
     x_ptr, x_stride, y_ptr, pooled_ptr, partial_ptr,
     weight_ptr, bias_ptr, running_mean_ptr, running_var_ptr, mean_ptr, invstd_ptr, momentum, eps, B, C, P, chunks,
     BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr, CHUNKS: tl.constexpr, POOLS: tl.constexpr,
 ):  # fmt: skip
-    """Merges the channel's partial moments, then normalises one chunk."""
+    """Merges the channel's partial moments, then normalizes one chunk."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
     x_offsets, mask = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
     x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
@@ -212,7 +212,7 @@ def _normalise_kernel(
     mean = tl.sum(means * counts) / count
     var = tl.sum(squares + counts * (means - mean) * (means - mean)) / count
     invstd = 1.0 / tl.sqrt(var + eps)
-    y = _normalise(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty)
+    y = _normalize(x, mean, invstd, weight, bias).to(y_ptr.dtype.element_ty)
     offsets, _ = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
     tl.store(y_ptr + offsets, y, mask=mask)
     if POOLS:
@@ -234,7 +234,7 @@ def _eval_kernel(
     x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
     invstd = 1.0 / tl.sqrt(tl.load(var_ptr + channel) + eps)
     weight, bias = tl.load(weight_ptr + channel), tl.load(bias_ptr + channel)
-    y = _normalise(x, tl.load(mean_ptr + channel), invstd, weight, bias).to(y_ptr.dtype.element_ty)
+    y = _normalize(x, tl.load(mean_ptr + channel), invstd, weight, bias).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + offsets, y, mask=mask)
     if POOLS:
         _store_means(pooled_ptr, y, mask, channel, chunk, B, C, P, BLOCK_B, BLOCK_P)

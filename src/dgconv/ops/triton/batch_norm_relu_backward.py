@@ -1,4 +1,4 @@
-"""The way back through batch normalisation and ReLU, in one or two launches. Names are those of batch_norm_relu.
+"""The way back through batch normalization and ReLU, in one or two launches. Names are those of batch_norm_relu.
 
     dz = dy · [z > 0],   dβ = Σ dz,   dγ = Σ dz·x̂,   dx = γ·invstd · (dz - dβ/N - x̂·dγ/N)
 

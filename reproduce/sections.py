@@ -1,0 +1,23 @@
+"""The sections of pages that are written by a program, by the names that stand in the pages."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from . import methods, tables
+from .gates import gates_table
+from .groups import Group
+from .page import claims_section, readme_table, studies_section
+
+SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
+    "results": lambda root, groups: readme_table(groups),
+    "claims": lambda root, groups: claims_section(groups),
+    "studies": lambda root, groups: studies_section(groups),
+    "gates": lambda root, groups: gates_table(groups),
+    "inference": lambda root, groups: tables.inference(root),
+    "convolutions": lambda root, groups: tables.convolutions(root),
+    "steps": lambda root, groups: tables.steps(root),
+    "macs": lambda root, groups: tables.macs(),
+    "norms": lambda root, groups: tables.norms(root),
+    "measured": lambda root, groups: tables.comparisons(root),
+    "options": lambda root, groups: methods.options(),
+}

@@ -1,0 +1,53 @@
+"""What came out of a training or an evaluation, as a table."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..analysis.summary import Summary, summarize
+from ..train import FinishedRun
+from ._output import console, millions, show_each
+
+
+def show_results(results: Sequence[FinishedRun], device: str, json: bool) -> None:
+    def summary_of(result: FinishedRun) -> tuple[Summary, str, int]:
+        evaluation = result.evaluation
+        summary = summarize(
+            result.model, result.data, error=evaluation.error, pruning_rate=evaluation.pruned_share, device=device
+        )
+        return replace(summary, test_images=evaluation.images), str(result.folder), evaluation.skipped
+
+    show_each(
+        [summary_of(result) for result in results],
+        json,
+        lambda shown: {"run": shown[1], **shown[0].to_dict(), **({"skipped_images": shown[2]} if shown[2] else {})},
+        lambda shown: print_summary(console, *shown),
+    )
+
+
+def print_summary(console: Console, summary: Summary, folder: str, skipped: int = 0) -> None:
+    """``skipped``: corrupt test images that were left out."""
+    table = Table(title=f"{summary.model} on {summary.data}", box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    table.add_column("this network", justify="right")
+    table.add_column("the same, dense", justify="right")
+    table.add_column("saving", justify="right")
+    table.add_row(f"top-1 error, {summary.test_images} test images", f"{summary.error:.2f} %")
+    if skipped:
+        table.add_row("test images skipped, corrupt", str(skipped))
+    if summary.pruning_rate is not None:
+        table.add_row("pruning rate, measured", f"{summary.pruning_rate:.4f}", f"{0:.4f}")
+    for convention, macs in summary.macs.items():
+        dense = summary.dense_macs[convention]
+        table.add_row(
+            f"MACs an image, '{convention}' convention",
+            millions(macs),
+            millions(dense),
+            f"{dense / macs:.2f}x",
+        )
+    table.add_row("parameters", millions(summary.parameters))
+    console.print(table)
+    console.print(f"Run folder: {folder}", soft_wrap=True)

@@ -1,0 +1,325 @@
+"""How each kind of layer becomes a step. A layer without a rule is left to torch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...layers import (
+    DynamicGroupConv2d,
+    FeatureBoostingConv2d,
+    GlobalGate,
+    HeadGate,
+    SaliencyGenerator,
+    StandardGroupConv2d,
+)
+from ...layers._conv import resolve_padding
+from ...layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
+from ...layers.indexed import IndexedGroupConv2d, SplitConv2d
+from ...ops.geometry import pair
+from ..graph import BoostSpec, Concat, Conv, Elementwise, GateSpec, Linear, Norm, Pool
+from .builder import Builder, NotNative, Value, after_window, has_forward_hooks, known, planes
+from .fuse import scaled
+
+Rule = Callable[..., Any]  # rule(builder, module, input, ...)
+RULES: dict[type[nn.Module], Rule] = {}
+OTHER_SHAPE = "the same numbers in another shape"
+FORWARD = ("forward", "_conv_forward", "__call__", "_forward_plain", "_convolve", "_add_bias", "predict")
+PARTS = (SaliencyGenerator, HeadGate, GlobalGate, nn.Linear, nn.BatchNorm2d, nn.SyncBatchNorm)  # of our layers
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """That of its class, or of a base class whose forward it did not change."""
+    if has_forward_hooks(module) or any(name in vars(module) for name in FORWARD):
+        return None
+    for base in type(module).__mro__:
+        if base in RULES:
+            own = any(getattr(type(module), name, None) is not getattr(base, name, None) for name in FORWARD)
+            return None if own else RULES[base]
+    return None
+
+
+def _rule(*kinds: type[nn.Module]) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+@_rule(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+def _nothing(builder: Builder, module: nn.Module, x: Value) -> Value:
+    return x
+
+
+@_rule(nn.Conv2d, GroupedConv2d)
+def _conv(builder: Builder, module: nn.Conv2d, x: Value) -> Value:
+    x = planes(x)
+    step = conv_step(x, module.weight, module.bias, module.stride, module.padding, module.dilation, module.groups)
+    if module.padding_mode != "zeros":
+        raise NotNative(f"padding_mode {module.padding_mode!r}", after_window(x, step))
+    return builder.window(x, step)
+
+
+def conv_step(
+    x: Value, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Conv:
+    """A static convolution of x, its arguments as torch has them."""
+    stride, dilation = pair(stride), pair(dilation)
+    padding, extra = resolve_padding(padding, (weight.shape[2], weight.shape[3]), stride, dilation)
+    bias = None if bias is None else bias.detach()
+    return Conv(x.name, "", weight.detach(), bias, stride, padding, extra, dilation, groups)
+
+
+@_rule(StandardGroupConv2d)
+def _standard_group_conv(builder: Builder, module: StandardGroupConv2d, x: Value) -> Value:
+    """The shuffle goes into the order of the weights: row o is output channel o."""
+    out = _conv(builder, module, x)
+    step = builder.steps[-1]
+    assert isinstance(step, Conv)
+    step.interleaved = True
+    step.weight = interleave(step.weight, step.groups)
+    step.bias = None if step.bias is None else interleave(step.bias, step.groups)
+    return out
+
+
+@_rule(IndexedGroupConv2d)
+def _indexed_group_conv(builder: Builder, module: IndexedGroupConv2d, x: Value) -> Value:
+    """Cut like a dynamic convolution: each group is a head that reads the channels it picks."""
+    x = planes(x)
+    if x.channels is None:
+        raise NotNative("the channels of its input are not known beforehand", Value("", "planes", module.out_channels))
+    out = _standard_group_conv(builder, module, x)
+    step = builder.steps[-1]
+    assert isinstance(step, Conv)
+    picked = module.index.view(module.groups, -1)  # [G, C/G]
+    weight = step.weight.new_zeros(module.out_channels, x.channels, *step.weight.shape[2:])
+    for group, channels in enumerate(picked):
+        weight[group :: module.groups, channels] = step.weight[group :: module.groups]
+    step.weight, step.groups, step.interleaved = weight, 1, False
+    step.picks = picked.sort(1).values.tolist()
+    return out
+
+
+@_rule(SplitConv2d)
+def _split_conv(builder: Builder, module: SplitConv2d, x: Value) -> Value:
+    """A convolution for each group, side by side, and then the outputs in their order.
+
+    Outputs in no group come last, of the last convolution, with weights of zero.
+    """
+    x = planes(x)
+    if x.channels is None:
+        raise NotNative("the channels of its input are not known beforehand", Value("", "planes", len(module.order)))
+    sizes = [len(conv.weight) for _, conv in module.groups]
+    sizes[-1] += module.zeros
+    parts = []
+    for (inputs, conv), own in zip(module.groups, module.order.argsort().split(sizes), strict=True):
+        parts.append(_conv(builder, conv, x))
+        step = builder.steps[-1]
+        assert isinstance(step, Conv)
+        step.weight = conv.weight.new_zeros(len(own), x.channels, *conv.kernel_size)
+        step.weight[: len(conv.weight), inputs] = conv.weight.detach()
+        step.bias = None if module.bias is None else module.bias.detach()[own]
+        step.picks = [inputs.sort().values.tolist()]
+    joined = builder.add(Concat([part.name for part in parts], ""))
+    name = builder.add(Elementwise(joined, "", order=module.order.tolist()))
+    return replace(parts[0], name=name, channels=len(module.order))
+
+
+def _check_parts(layer: nn.Module, like: Value) -> None:
+    """A gate or generator of the user's own, or one with hooks, does more than the native step knows of."""
+    for name, part in layer.named_children():
+        if name == "parametrizations":  # what they make of the weights is read like any weight
+            continue
+        if type(part) not in PARTS or "forward" in vars(part):
+            raise NotNative(f"its {name} is a {type(part).__name__} with a forward of its own", like)
+        if has_forward_hooks(part):
+            raise NotNative(f"its {name} has forward hooks", like)
+
+
+def interleave(x: Tensor, groups: int) -> Tensor:
+    """Blocks of rows, one after the other, to one row of each in turn."""
+    return x.unflatten(0, (groups, -1)).transpose(0, 1).flatten(0, 1)
+
+
+@_rule(DynamicGroupConv2d)
+def _dynamic_group_conv(builder: Builder, module: DynamicGroupConv2d, x: Value, means: Any = None) -> Value:
+    x = planes(x)
+    generator, gate = module.generator, module.gate
+    step = Conv(
+        x.name,
+        "",
+        module.weight.detach(),
+        None if module.bias is None else module.bias.detach(),
+        module.stride,
+        module.padding,
+        module.extra_padding,
+        module.dilation,
+    )
+    _check_parts(module, after_window(x, step))
+    limits = gate.spec()
+    if isinstance(limits, str):
+        raise NotNative(limits, after_window(x, step))
+    step.gate = GateSpec(generator.weight1.detach(), generator.weight2.detach(), generator.bias.detach(), **limits)
+    return builder.window(x, step)
+
+
+@_rule(FeatureBoostingConv2d)
+def _feature_boosting_conv(builder: Builder, module: FeatureBoostingConv2d, x: Value) -> Value:
+    x = planes(x)
+    if module.groups > 1:
+        raise NotNative("its winners are of several groups", Value("", "planes", module.out_channels))
+    _check_parts(module, Value("", "planes", module.out_channels))
+    norm = _norm(module.norm)
+    out = _conv(builder, module, x)
+    step = builder.steps[-1]
+    assert isinstance(step, Conv)
+    generator = module.generator
+    builder.steps[-1] = replace(
+        scaled(step, norm),
+        boost=BoostSpec(
+            generator.weight.detach(), generator.bias.detach(), int(module.gate.keep), module.shift.detach()
+        ),
+    )
+    return out
+
+
+@_rule(nn.BatchNorm2d)
+def _batch_norm(builder: Builder, module: nn.BatchNorm2d, x: Value) -> Value:
+    return builder.elementwise(planes(x), _norm(module))
+
+
+@_rule(nn.BatchNorm1d, nn.SyncBatchNorm)
+def _batch_norm_of_any_shape(builder: Builder, module: nn.BatchNorm1d | nn.SyncBatchNorm, x: Value) -> Value:
+    return builder.elementwise(known(x), _norm(module))
+
+
+@_rule(BatchNormReLU2d)
+def _batch_norm_relu(builder: Builder, module: BatchNormReLU2d, x: Value, and_more: bool = False) -> Any:
+    out = builder.elementwise(planes(x), _norm(module), activation="relu")
+    return (out, x, None) if and_more else out
+
+
+def _norm(module: nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm) -> Norm:
+    if module.running_mean is None or module.running_var is None:
+        raise NotNative("it uses the statistics of each batch")
+    return norm_of(module.running_mean, module.running_var, module.weight, module.bias, module.eps)
+
+
+def norm_of(mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Norm:
+    """A batch norm as one multiplication and one addition, rounded once."""
+    scale = torch.rsqrt(variance.detach().double() + eps)
+    scale = scale if weight is None else scale * weight.detach().double()
+    shift = -mean.detach().double() * scale
+    shift = shift if bias is None else shift + bias.detach().double()
+    return Norm(scale.float(), shift.float())
+
+
+@_rule(nn.ReLU)
+def _relu(builder: Builder, module: nn.ReLU, x: Value) -> Value:
+    return builder.elementwise(known(x), activation="relu")
+
+
+@_rule(nn.ReLU6)
+def _relu6(builder: Builder, module: nn.ReLU6, x: Value) -> Value:
+    return builder.elementwise(known(x), activation="relu6")
+
+
+@_rule(nn.MaxPool2d)
+def _max_pool(builder: Builder, module: nn.MaxPool2d, x: Value) -> Value:
+    return max_pool(
+        builder, x, module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode,
+        module.return_indices,
+    )  # fmt: skip
+
+
+def max_pool(
+    builder: Builder,
+    x: Value,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Value:
+    x = planes(x)
+    if return_indices:
+        raise NotNative("max-pooling that returns indices")
+    step = Pool(x.name, "", "max", pair(kernel_size), pair(stride or kernel_size), pair(padding))
+    if pair(dilation) != (1, 1) or ceil_mode:
+        raise NotNative("max-pooling with dilation or ceil_mode", after_window(x, step))
+    return builder.window(x, step)
+
+
+@_rule(nn.AvgPool2d, HalvingAvgPool2d)
+def _average_pool(builder: Builder, module: nn.AvgPool2d, x: Value) -> Value:
+    return average_pool(
+        builder, x, module.kernel_size, module.stride, module.padding, module.ceil_mode, module.count_include_pad,
+        module.divisor_override,
+    )  # fmt: skip
+
+
+def average_pool(
+    builder: Builder,
+    x: Value,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Value:
+    x = planes(x)
+    step = Pool(x.name, "", "average", pair(kernel_size), pair(stride or kernel_size), pair(padding))
+    leaves_out_padding = pair(padding) != (0, 0) and not count_include_pad
+    if ceil_mode or divisor_override is not None or leaves_out_padding:
+        reason = "average pooling with ceil_mode, divisor_override or count_include_pad=False"
+        raise NotNative(reason, after_window(x, step))
+    return builder.window(x, step)
+
+
+@_rule(nn.AdaptiveAvgPool2d)
+def _adaptive_average_pool(builder: Builder, module: nn.AdaptiveAvgPool2d, x: Value) -> Value:
+    return adaptive_average_pool(builder, x, module.output_size)
+
+
+def adaptive_average_pool(builder: Builder, x: Value, output_size: Any) -> Value:
+    x = planes(x)
+    if output_size not in (1, (1, 1), [1, 1]):
+        like = Value("", "planes", x.channels, x.grid and x.grid.then(f"pooled to {output_size}"))
+        raise NotNative(f"pooling to {output_size}", like)
+    return builder.global_pool(x, as_planes=True)
+
+
+@_rule(nn.Flatten)
+def _flatten(builder: Builder, module: nn.Flatten, x: Value) -> Value:
+    return flatten(builder, x, module.start_dim, module.end_dim)
+
+
+def flatten(builder: Builder, x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
+    """Free for what is [B, C] already; else torch's, and the result is known to be rows."""
+    last = {"planes": (-1, 3), "rows": (-1, 1)}.get(known(x).kind, ())
+    if start_dim != 1 or end_dim not in last:
+        raise NotNative("it flattens other dimensions than those after the batch")
+    if x.kind == "rows":
+        return x
+    if x.rows is not None:
+        return replace(x, name=x.rows, kind="rows", rows=None)
+    raise NotNative(OTHER_SHAPE, Value("", "rows", grid=x.grid and x.grid.of_one_pixel()))
+
+
+@_rule(nn.Linear)
+def _linear(builder: Builder, module: nn.Linear, x: Value) -> Value:
+    return linear(builder, x, module.weight, module.bias)
+
+
+def linear(builder: Builder, x: Value, weight: Any, bias: Any = None) -> Value:
+    if not isinstance(weight, Tensor) or not isinstance(bias, Tensor | None):
+        raise NotNative("its weight depends on the image")
+    if not isinstance(x, Value) or x.kind != "rows":
+        raise NotNative("its input is not known to be [batch, features]")
+    step = Linear(x.name, "", weight.detach(), None if bias is None else bias.detach())
+    return Value(builder.add(step), "rows", len(weight), x.grid)

@@ -1,0 +1,134 @@
+"""From a trained model to one that is ready to run: what the CPU repeats for every image is done once, here."""
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from ...errors import UserError
+from ...layers.mode import check_has_modes
+from ..calls import Slot, TorchCall, called
+from ..graph import Conv, Graph, Torch
+from ..run.prepared import PreparedModel
+from .fuse import fuse
+from .trace import Untranslatable, Whole, trace
+from .translate import Translation, translate
+
+
+def prepare(model: nn.Module) -> PreparedModel:
+    """The same function, ready for fast inference on the CPU.
+
+    Batch norms are folded into convolutions, or moved in front of them; additions and activations happen while a
+    convolution writes its result; dynamic convolutions compute only what their gates keep, at the rate at which they
+    are now. What has no native form is left to torch, and ``.report()`` lists it.
+
+    The model itself is not changed, and later changes of it do not reach the prepared one.
+
+    Args:
+        model: in eval mode, float32, on the CPU; called with one tensor, [batch, channels, height, width].
+    """
+    check(model)
+    # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
+    with torch.no_grad():
+        return _prepare(_copied(unwrapped(model)))[0]
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside what ``torch.compile``, ``DataParallel`` or ``DistributedDataParallel`` returned."""
+    if isinstance(model, nn.DataParallel | DistributedDataParallel):
+        return unwrapped(model.module)
+    return unwrapped(model._orig_mod) if hasattr(model, "_orig_mod") else model  # type: ignore[arg-type]
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:  # torch.nn.utils.prune and the old weight_norm leave weights that torch does not copy
+        raise UserError(f"the model cannot be copied: {error}. Make its weights plain, as prune.remove does") from None
+
+
+def check(model: nn.Module) -> None:
+    """Refuse what cannot be prepared."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"prepare takes an nn.Module, got {type(model).__name__}")
+    if isinstance(model, PreparedModel):
+        raise UserError("the model is prepared already")
+    check_has_modes(model)
+    modes = {name: getattr(module, "training", False) for name, module in model.named_modules()}  # frozen script: none
+    if training := [name or "the model" for name, is_training in modes.items() if is_training]:
+        raise UserError(
+            f"in training mode: {', '.join(training[:3])}{' ...' if len(training) > 3 else ''}; call model.eval() first"
+        )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(tensor):
+            raise UserError(f"{name} has no values yet; call the model once before you prepare it")
+        if tensor.device.type != "cpu":
+            raise UserError(f"prepared models run on the CPU, and {name} is on {tensor.device}; call model.cpu() first")
+        if tensor.is_floating_point() and tensor.dtype != torch.float32:
+            raise UserError(f"prepared models are float32, and {name} is {tensor.dtype}; call model.float() first")
+    if not _takes_one_tensor(model):
+        raise UserError(f"prepare takes models that are called with one tensor; {type(model).__name__} needs more")
+
+
+def _prepare(model: nn.Module) -> tuple[PreparedModel, Translation]:
+    """Prepares a model that may be changed."""
+    whole = Whole(model)
+    try:
+        calls, left = trace(whole)
+        translation = translate(calls, whole, left)
+    except Untranslatable as problem:
+        left = {model: str(problem)}
+        call = TorchCall(model, (Slot(0),), {})
+        whole_call = Torch(["input"], "output", call, str(problem), type(model).__name__)
+        translation = Translation(Graph("input", "output", [whole_call]), changes_input=False)
+    graph = fuse(translation.graph)
+    inner: list[tuple[str, PreparedModel]] = []
+    for step in graph.steps:
+        if isinstance(step, Torch) and isinstance(module := called(step.function), nn.Module) and module in left:
+            inner += _prepare_children(module, step.label)
+    return PreparedModel(graph, inner), translation
+
+
+def _prepare_children(module: nn.Module, path: str) -> list[tuple[str, PreparedModel]]:
+    """Python runs the module; the largest parts of it that can be followed are prepared."""
+    found: list[tuple[str, PreparedModel]] = []
+    if isinstance(module, torch.jit.ScriptModule):
+        return found
+    for name, child in module.named_children():
+        child_path = f"{path}.{name}"
+        if not _takes_one_tensor(child) or "forward" in vars(child):
+            found += _prepare_children(child, child_path)
+            continue
+        prepared, translation = _prepare(child)
+        if translation.changes_input or not any(isinstance(step, Conv) for step in prepared.graph.steps):
+            found += prepared.inner or _prepare_children(child, child_path)
+        else:
+            child.forward = FastForward(child, prepared)
+            found += [(child_path, prepared), *prepared.inner]
+    return found
+
+
+class FastForward:
+    """Takes the place of a module's ``forward``: the prepared one for what it takes, and the original for the rest."""
+
+    def __init__(self, module: nn.Module, prepared: PreparedModel) -> None:
+        self.module, self.prepared = module, prepared
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs and self.prepared.fits(args[0]):
+            return self.prepared(args[0])
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+
+def _takes_one_tensor(model: nn.Module) -> bool:
+    try:
+        inspect.signature(model.forward).bind(Tensor())
+    except TypeError:
+        return False
+    except ValueError:  # TorchScript that is frozen has no signature, and may take it
+        return True
+    return True

@@ -1,0 +1,1 @@
+"""Networks written for other programs: ONNX, torch.export, AOTInductor."""

@@ -1,0 +1,216 @@
+"""What a step may be: the ranges of its numbers, what may stand together in it, and how large its tensors are.
+
+A step that breaks a rule is never given to the native kernels, which look at nothing: :func:`prepare` leaves it to
+torch, and in a file it is refused.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .graph import BoostSpec, Concat, Conv, Elementwise, GateSpec, GlobalPool, Linear, Norm, Pool, Step
+
+MOST_CHANNELS = 1 << 20  # of a value, and of anything else that is counted
+MOST_WEIGHTS = 1 << 27  # numbers in one tensor
+MOST_REACH = 1 << 16  # pixels from one end of a window to the other
+
+
+class Range(NamedTuple):
+    """Of whole numbers, both ends included."""
+
+    least: int
+    most: int
+
+
+RANGES: dict[type, dict[str, Range]] = {  # by record and field; of a pair, each number
+    Conv: {
+        "stride": Range(1, 1 << 10),
+        "padding": Range(0, 1 << 12),
+        "extra_padding": Range(0, 1 << 12),
+        "dilation": Range(1, 1 << 12),
+        "groups": Range(1, MOST_CHANNELS),
+    },
+    GateSpec: {"keep": Range(1, MOST_CHANNELS)},
+    BoostSpec: {"keep": Range(1, MOST_CHANNELS)},
+    Pool: {"kernel": Range(1, 1 << 12), "stride": Range(1, 1 << 12), "padding": Range(0, 1 << 12)},
+}
+TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: any part of one of these
+    Conv: (
+        {"groups", "interleaved", "before", "residual"},
+        {"gate", "before", "residual"},
+        {"picks", "before", "residual"},
+        {"boost", "before", "residual"},
+        {"groups", "expansion"},
+    ),
+}
+LARGEST_THRESHOLD = 1e30  # float32 ends soon after
+
+
+def problem(step: Step) -> str | None:
+    """The first rule that a step breaks, in words that follow its name; None where it breaks none."""
+    return next(_problems(step), None)
+
+
+def _problems(record: Any) -> Iterator[str]:
+    """Of a step, or of a part of one."""
+    kind = type(record)
+    yield from _numbers(record)
+    if kind in TOGETHER:
+        present = _features(record)
+        if not any(present <= allowed for allowed in TOGETHER[kind]):
+            yield f"its {' and '.join(sorted(present))} cannot stand together"
+    for field in fields(record):
+        part = getattr(record, field.name)
+        if isinstance(part, Tensor):
+            yield from _tensor(field.name, part)
+        elif is_dataclass(part) and type(part) in CHECKS:
+            yield from (f"{field.name}: {words}" for words in _problems(part))
+    yield from CHECKS[kind](record)
+
+
+def _numbers(record: Any) -> Iterator[str]:
+    for name, (least, most) in RANGES.get(type(record), {}).items():
+        value = getattr(record, name)
+        for number in value if isinstance(value, tuple) else () if value is None else (value,):
+            if type(number) is not int or not least <= number <= most:
+                yield f"`{name}` must be from {least} to {most}, got {value}"
+
+
+def _features(step: Any) -> set[str]:
+    """Those of the fields that set a step apart from the plainest one."""
+    return {
+        name
+        for name in set().union(*TOGETHER[type(step)])
+        if getattr(step, name) not in (None, False) and (name != "groups" or step.groups > 1)
+    }
+
+
+def _tensor(name: str, tensor: Tensor) -> Iterator[str]:
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        yield f"`{name}` must be a float32 tensor on the CPU, got {tensor.dtype} on {tensor.device}"
+    if not 0 < tensor.numel() <= MOST_WEIGHTS:
+        yield f"`{name}` must have up to {MOST_WEIGHTS:,} numbers, got the shape {list(tensor.shape)}"
+
+
+def _shape(name: str, tensor: Tensor | None, *shape: int) -> Iterator[str]:
+    if tensor is not None and tensor.shape != shape:
+        yield f"`{name}` must have the shape {list(shape)}, got {list(tensor.shape)}"
+
+
+def _norm(norm: Norm) -> Iterator[str]:
+    yield from _shape("scale", norm.scale, norm.scale.numel())
+    yield from _shape("shift", norm.shift, norm.scale.numel())
+
+
+def _gate(gate: GateSpec) -> Iterator[str]:
+    if gate.weight1.dim() != 3:
+        yield f"`weight1` must have three dimensions, got the shape {list(gate.weight1.shape)}"
+        return
+    heads, hidden, channels = gate.weight1.shape
+    yield from _shape("weight2", gate.weight2, heads, channels, hidden)
+    yield from _shape("bias", gate.bias, heads, channels)
+    if (gate.keep is None) == (gate.threshold is None):
+        yield "a gate has either `keep` or `threshold`"
+    if gate.keep is not None and gate.keep > channels:
+        yield f"`keep` must be up to its {channels} channels, got {gate.keep}"
+    if gate.threshold is not None and not abs(gate.threshold) <= LARGEST_THRESHOLD:  # nor NaN
+        yield f"`threshold` must be a number up to {LARGEST_THRESHOLD:g}, got {gate.threshold}"
+
+
+def _boost(boost: BoostSpec) -> Iterator[str]:
+    if boost.weight.dim() != 2:
+        yield f"`weight` must have two dimensions, got the shape {list(boost.weight.shape)}"
+        return
+    outputs = len(boost.weight)
+    yield from _shape("bias", boost.bias, outputs)
+    yield from _shape("shift", boost.shift, outputs)
+    if boost.keep > outputs:
+        yield f"`keep` must be up to its {outputs} outputs, got {boost.keep}"
+
+
+def _conv(step: Conv) -> Iterator[str]:
+    if step.weight.dim() != 4:
+        yield f"`weight` must have four dimensions, got the shape {list(step.weight.shape)}"
+        return
+    outputs, inputs, *kernel = step.weight.shape
+    inputs *= step.groups
+    if max(inputs, outputs) > MOST_CHANNELS:
+        yield f"it has {inputs} inputs and {outputs} outputs; there may be {MOST_CHANNELS}"
+    if any(spread * (size - 1) >= MOST_REACH for spread, size in zip(step.dilation, kernel, strict=True)):
+        yield f"its windows reach over more than {MOST_REACH} pixels"
+    yield from _shape("bias", step.bias, outputs)
+    if step.before is not None:
+        yield from _shape("before.scale", step.before.scale, inputs)
+    cuts = step.groups
+    if step.gate is not None:
+        cuts = len(step.gate.weight1)
+        yield from _shape("gate.weight1", step.gate.weight1, cuts, step.gate.weight1.shape[1], inputs)
+    if step.boost is not None:
+        yield from _shape("boost.weight", step.boost.weight, outputs, inputs)
+    if step.picks is not None:
+        cuts = len(step.picks)
+        yield from _picks(step.picks, inputs)
+    if cuts < 1 or outputs % cuts:
+        yield f"its {outputs} outputs cannot be shared by {cuts} groups"
+    if step.expansion is not None:
+        yield from _expansion(step.expansion, step)
+
+
+def _picks(picks: list[list[int]], inputs: int) -> Iterator[str]:
+    for picked in picks:
+        ends = (-1, *picked), (*picked, inputs)
+        if not all(type(channel) is int for channel in picked) or not all(a < b for a, b in zip(*ends, strict=True)):
+            yield f"`picks` must be ascending numbers of its {inputs} inputs"
+            return
+
+
+def _expansion(first: Conv, then: Conv) -> Iterator[str]:
+    """The two that may be joined: a plain convolution, and a depthwise one that reads it."""
+    if _features(first):
+        yield f"an expansion is a plain convolution; it has {' and '.join(sorted(_features(first)))}"
+    if not len(first.weight) == then.groups == len(then.weight) or then.weight.shape[1] != 1:
+        yield "an expansion belongs to a depthwise convolution of all its outputs"
+    if first.input != then.input:
+        yield f"its expansion reads {first.input!r}, not {then.input!r}"
+
+
+def _pool(step: Pool) -> Iterator[str]:
+    if any(2 * pad > size for pad, size in zip(step.padding, step.kernel, strict=True)):
+        yield f"`padding` must be at most half of `kernel`, got {step.padding} and {step.kernel}"
+
+
+def _linear(step: Linear) -> Iterator[str]:
+    if step.weight.dim() != 2:
+        yield f"`weight` must have two dimensions, got the shape {list(step.weight.shape)}"
+        return
+    yield from _shape("bias", step.bias, len(step.weight))
+
+
+def _elementwise(step: Elementwise) -> Iterator[str]:
+    if step.order is None:
+        return
+    channels = len(step.order)
+    if not all(type(channel) is int and 0 <= channel < channels for channel in step.order) or not channels:
+        yield f"`order` must name some of its {channels} channels"
+    if step.norm is not None:
+        yield from _shape("norm.scale", step.norm.scale, channels)
+
+
+def _nothing(step: Any) -> Iterator[str]:
+    return iter(())
+
+
+CHECKS: dict[type, Callable[[Any], Iterator[str]]] = {  # what holds beside ranges and what may stand together
+    Norm: _norm,
+    GateSpec: _gate,
+    BoostSpec: _boost,
+    Conv: _conv,
+    Pool: _pool,
+    GlobalPool: _nothing,
+    Linear: _linear,
+    Elementwise: _elementwise,
+    Concat: _nothing,
+}

@@ -1,0 +1,42 @@
+"""Where torch is faster than the native kernels, as measured."""
+
+import torch
+from torch import Tensor
+
+from ...ops.layout import is_channels_last
+from ..graph import Conv, Step
+
+LARGEST_DEPTHWISE = 25  # taps of the largest kernel that the native depthwise convolution is made for
+
+
+def slower(step: Step) -> str | None:
+    """Why torch should run a step that could be native; None if it should not."""
+    if isinstance(step, Conv) and _is_depthwise(step) and step.weight[0, 0].numel() > LARGEST_DEPTHWISE:
+        return "torch is faster at large depthwise kernels"
+    return None
+
+
+def stays_channels_last(steps: list[Step]) -> bool:
+    """Whether to leave a program to torch if the channels of each pixel lie together: a native one has to copy its
+    input, which a single step rarely pays for."""
+    return len(steps) == 1 and not (isinstance(steps[0], Conv) and _is_far_faster(steps[0]))
+
+
+def laid_out_like(x: Tensor, y: Tensor) -> Tensor:
+    """The result y of a program, as torch would have laid it out: what comes next may be made for channels that lie
+    together, such as the layer norms of a ConvNeXt."""
+    return y.contiguous(memory_format=torch.channels_last) if y.dim() == 4 and is_channels_last(x) else y
+
+
+def _is_far_faster(conv: Conv) -> bool:
+    """By Winograd's method, with narrow groups, or because it computes less than torch would."""
+    is_winograd = conv.weight.shape[2:] == (3, 3) and conv.stride == conv.dilation == (1, 1)
+    return not _is_depthwise(conv) and (is_winograd or conv.groups > 1 or not _is_plain(conv))
+
+
+def _is_depthwise(conv: Conv) -> bool:
+    return _is_plain(conv) and conv.groups > 1 and conv.weight.shape[1] == 1
+
+
+def _is_plain(conv: Conv) -> bool:
+    return conv.gate is conv.picks is conv.boost is conv.expansion is None and not conv.interleaved

@@ -1,0 +1,219 @@
+"""A program for one input shape: every step with the places of what it reads and writes."""
+
+from ctypes import byref, sizeof
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ...ops import structs
+from ...ops.native import library
+from ..graph import Concat, Conv, Graph, Step, values_read
+from .arena import Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
+from .budget import BUDGET
+from .memory import aligned
+from .packing import PackedStep, sound_size
+from .shapes import Shape, as_planes, convolved_shape, value_shapes
+
+CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed
+MOST_FLOATS = 2**31 - 1  # of a value for all images of one run: kernels count with 32 bits
+BYTES_OF_STEP = 4096  # of a layout, beside what the step itself takes: about what Python's part of it does
+
+
+@dataclass
+class Sums:
+    """Sums over the planes of a value, in parts, which its convolution leaves for the gates that follow."""
+
+    buffer: Buffer
+    parts: int
+
+
+class Layout:
+    """Where everything that a program touches lies, for one input shape, and the native form of its steps."""
+
+    def __init__(self, graph: Graph, packed: list[PackedStep], batch: int, input_shape: Shape) -> None:
+        self._graph, self._packed, self._batch = graph, packed, batch
+        self._shapes = value_shapes(graph, input_shape)
+        self._homes = find_homes(graph, self._shapes)
+        self.output_shape = self._shapes[graph.output]
+        self._convs = {step.output: (index, step) for index, step in enumerate(graph.steps) if isinstance(step, Conv)}
+
+        self._values = value_buffers(graph, self._homes, self._shapes, batch)
+        self._is_written_directly = graph.output != graph.input and self._homes[graph.output] == Home(graph.output)
+        self._values[self._homes[graph.output].buffer].last = len(graph.steps)
+        self._sums = self._plan_sums()
+        self._gates = self._plan_gates()
+        in_arena = [buffer for name, buffer in self._values.items() if self._place(name) == structs.ARENA]
+        in_arena += [sums.buffer for sums in self._sums.values()] + list(self._gates.values())
+        self._arena_floats = assign_offsets(in_arena)
+
+        self._fixed: list[Tensor] = []
+        self._refuse_large_values()
+        regions = [region for step in packed for region in step.regions]
+        self._regions = (structs.Region * len(regions))(*regions)
+        steps, self.labels = self._native_steps()
+        self.steps = (structs.Step * len(steps))(*steps)
+        scratch = [
+            sound_size(library().dgconv_scratch_floats(byref(step)), label)
+            for step, label in zip(steps, self.labels, strict=True)
+        ]
+        self._scratch_floats = aligned(max(scratch, default=0))
+        self._program = structs.Program(
+            self.steps, len(steps), batch, self._regions, len(self._regions), self._arena_floats, self._scratch_floats
+        )
+        self._run, self._program_address = library().dgconv_run, byref(self._program)
+        self._refuse_unsound()
+        self.bytes = len(steps) * (sizeof(structs.Step) + BYTES_OF_STEP) + sum(part.nbytes for part in self._fixed)
+
+    @property
+    def images_at_once(self) -> int:
+        """How many batches like this one to run together."""
+        return max(1, min(CACHE_FLOATS // max(1, self._arena_floats), MOST_FLOATS // max(1, self._largest)))
+
+    def run(self, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
+        """Runs contiguous images to as many results, the first of ``y``; adds to ``seconds`` [steps, stages]."""
+        address = x.data_ptr()
+        if not address and x.numel():  # freed, or zeros that torch only pretends to hold
+            raise UserError("the input has no memory that native code could read; use the original model")
+        threads = torch.get_num_threads()
+        arena = BUDGET.take(self._arena_floats + threads * self._scratch_floats)
+        times = None if seconds is None else seconds.data_ptr()
+        try:
+            self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), threads, times)
+        finally:
+            BUDGET.give_back(arena)
+
+    def _refuse_large_values(self) -> None:
+        """Of all that the kernels have to count, a value has the most."""
+        sizes = {name: prod(as_planes(shape)) for name, shape in self._shapes.items()}
+        name = max(sizes, key=lambda name: sizes[name])
+        self._largest = sizes[name]
+        if self._batch * self._largest > MOST_FLOATS:
+            raise UserError(
+                f"{name!r} would have the shape {list(self._shapes[name])}, which is more than native code can count; "
+                "use smaller images"
+            )
+
+    def _refuse_unsound(self) -> None:
+        """The last look at what was laid out, by those who will have to live with it."""
+        floats = (self._batch * prod(as_planes(self._shapes[name])) for name in (self._graph.input, self._graph.output))
+        if refusal := library().dgconv_check_program(self._program_address, *floats):
+            step, reason = divmod(refusal, 256)
+            label = self.labels[step - 1] if step else "the program"
+            raise UserError(f"the native kernels refuse {label!r}: {library().dgconv_refusal(reason).decode()}")
+
+    def _plan_sums(self) -> dict[str, Sums]:
+        """Sums by value: of those that a convolution writes and one with a gate reads as they are."""
+        sums: dict[str, Sums] = {}
+        for index, step in enumerate(self._graph.steps):
+            if (producer := self._summed_by(step)) is None:
+                continue
+            value = self._graph.steps[producer].output
+            if value not in sums:
+                channels, height, width = self._shapes[value]
+                conv = self._packed[producer].native.conv
+                parts = sound_size(library().dgconv_conv_pool_parts(byref(conv), height, width), value)
+                sums[value] = Sums(Buffer(self._batch * channels * parts, producer, index), parts)
+            sums[value].buffer.last = index
+        return sums
+
+    def _plan_gates(self) -> dict[int, Buffer]:
+        """Rooms by step, in which a convolution with a gate decides."""
+        gates: dict[int, Buffer] = {}
+        for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
+            if isinstance(step, Conv) and (step.gate or step.boost):
+                gate = byref(packed.native.gate)
+                floats = sound_size(library().dgconv_gate_floats(gate, self._batch), step.output)
+                gates[index] = Buffer(floats, index, index)
+            if (producer := self._chosen_by(step)) is not None:
+                gates[producer].last = index
+        return gates
+
+    def _summed_by(self, step: Step) -> int | None:
+        """The convolution that knows the sums of what a gate pools: of magnitudes only where nothing is negative."""
+        if not isinstance(step, Conv) or not (step.gate or step.boost) or step.before:
+            return None
+        index, conv = self._convs.get(step.input, (None, None))
+        return None if conv is None or (step.boost and conv.activation == "identity") else index
+
+    def _chosen_by(self, step: Step) -> int | None:
+        """The convolution whose winners are all that a step needs to read, the rest of its input being zero."""
+        if not isinstance(step, Conv) or not step.boost or step.before:
+            return None
+        index, conv = self._convs.get(step.input, (None, None))
+        return index if conv and conv.boost and not conv.residual else None
+
+    def _native_steps(self) -> tuple[list[structs.Step], list[str]]:
+        """All steps, and of each what layers it stands for: a concatenation can be several copies, or none."""
+        result: list[structs.Step] = []
+        labels: list[str] = []
+        regions_end = 0
+        for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
+            if isinstance(step, Concat):
+                places = concat_places(step, self._homes, self._shapes)
+                result += [self._copy(part, place) for part, place in places if self._homes[part] != place]
+                labels += [step.label] * (len(result) - len(labels))
+                continue
+            native = structs.Step.from_buffer_copy(packed.native)
+            regions_end += len(packed.regions)
+            native.regions_end = regions_end
+            views = [self._view(value) for value in [step.output, *values_read(step)]]
+            native.output, native.input, native.other = views if len(views) == 3 else [*views, structs.View()]
+            if isinstance(step, Conv) and step.expansion is not None:
+                shape = convolved_shape(step.expansion, self._shapes[step.input])
+                native.other = structs.View(0, 0, structs.NOWHERE, *shape)
+            if isinstance(step, Conv) and step.output in self._sums:
+                native.output_sums = self._sums[step.output].buffer.offset
+            if isinstance(step, Conv) and step.picks is not None:
+                native.fixed = self._fixed_selection(step.picks, step.weight.shape[1])
+            if index in self._gates:
+                native.gate_memory = self._gates[index].offset
+            if (producer := self._summed_by(step)) is not None:
+                sums = self._sums[self._graph.steps[producer].output]
+                native.input_sums, native.input_parts = sums.buffer.offset, sums.parts
+            if (producer := self._chosen_by(step)) is not None:
+                native.conv.dynamic, native.input_winners = True, self._gates[producer].offset
+            result.append(native)
+            labels.append(step.label)
+        if not self._is_written_directly:
+            copy = self._copy(self._graph.output, self._homes[self._graph.output])
+            copy.output = self._whole(self._graph.output, structs.OUTPUT)
+            result.append(copy)
+            labels.append("")
+        return result, labels
+
+    def _fixed_selection(self, picks: list[list[int]], channels: int) -> structs.Selection:
+        """The same for every image, as a gate would lay it out: channels [B, H, C], counts [B, H]; no gates."""
+        kept = torch.zeros(self._batch, len(picks), channels, dtype=torch.int32, device="cpu")
+        for head, picked in enumerate(picks):
+            kept[:, head, : len(picked)] = torch.tensor(picked, dtype=torch.int32, device="cpu")
+        counts = torch.tensor([len(picked) for picked in picks], dtype=torch.int32, device="cpu").repeat(self._batch, 1)
+        self._fixed += kept, counts  # kept alive as long as the steps that point to them
+        return structs.Selection(kept.data_ptr(), None, counts.data_ptr())
+
+    def _copy(self, value: str, place: Home) -> structs.Step:
+        """An elementwise step that does nothing to the values."""
+        view = self._view(value)
+        return structs.Step(kind=structs.ELEMENTWISE, input=view, output=self._view_at(place, self._shapes[value]))
+
+    def _view(self, value: str) -> structs.View:
+        return self._view_at(self._homes[value], self._shapes[value])
+
+    def _view_at(self, home: Home, shape: Shape) -> structs.View:
+        view = self._whole(home.buffer, self._place(home.buffer))
+        view.channels = shape[0]
+        view.offset += home.channel * view.height * view.width
+        return view
+
+    def _whole(self, buffer: str, place: int) -> structs.View:
+        channels, height, width = as_planes(self._shapes[buffer])
+        offset = self._values[buffer].offset if place == structs.ARENA else 0
+        return structs.View(offset, channels * height * width, place, channels, height, width)
+
+    def _place(self, buffer: str) -> int:
+        if buffer == self._graph.input:
+            return structs.INPUT
+        is_output = buffer == self._graph.output and self._is_written_directly
+        return structs.OUTPUT if is_output else structs.ARENA

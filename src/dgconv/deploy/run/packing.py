@@ -1,0 +1,178 @@
+"""Steps as the native program wants them: weights repacked once, whatever depends on the image size left open."""
+
+from ctypes import byref
+
+import torch
+from torch import Tensor
+
+from ...errors import UserError
+from ...ops import native, structs
+from ...ops.native import library
+from ..graph import Concat, Conv, Elementwise, GateSpec, GlobalPool, Linear, Norm, Pool, Step, Torch
+from ..rules import problem
+from .memory import PackedMemory
+
+SOME_ADDRESS = 1  # that nobody reads from
+
+
+def unsupported(step: Step) -> str | None:
+    """Why a step cannot be native; None if it can."""
+    if isinstance(step, Torch):
+        return step.reason or "left to torch"
+    if broken := problem(step):
+        return broken  # torch will say why it cannot be, or knows what to do
+    if isinstance(step, Conv) and step.expansion is not None and not can_join(step.expansion, step):
+        return "the two convolutions that it joins have no kernel for both"
+    return None
+
+
+def can_join(first: Conv, then: Conv) -> bool:
+    """Whether a convolution can be a part of the one that reads it: asked of the kernels, as far as they can tell."""
+    has_residual = first.residual is not None or then.residual is not None
+    grows = any(first.extra_padding) and first.weight.shape[2:] == (1, 1)  # which a kernel that reads in place does not
+    if has_residual or grows or not native.available():
+        return False
+    return bool(library().dgconv_can_expand(byref(_header(first)), byref(_header(then))))
+
+
+def _header(step: Conv) -> structs.Conv:
+    """What is known of a convolution without its weights. Where it has a norm or a boost, there is some address."""
+    outputs, inputs, *kernel = step.weight.shape
+    return structs.Conv(
+        inputs * step.groups,
+        outputs,
+        *(*kernel, *step.stride, *step.padding, *step.dilation),
+        groups=len(step.gate.bias) if step.gate else len(step.picks) if step.picks else step.groups,
+        dynamic=step.gate is not None or step.picks is not None,
+        in_scale=None if step.before is None else SOME_ADDRESS,
+        activation=structs.ACTIVATIONS[step.activation],
+        interleaved=step.interleaved,
+        beta=None if step.boost is None else SOME_ADDRESS,
+    )
+
+
+def sound_size(size: int, name: str) -> int:
+    """A size that the kernels told, who answer -1 to numbers with which none of theirs would be safe."""
+    if size < 0:
+        raise UserError(f"the native kernels refuse the sizes of the step {name!r}; use smaller images or layers")
+    return size
+
+
+class Packed:
+    """Something the kernels point to, and the tensors behind the pointers."""
+
+    def __init__(self, memory: PackedMemory) -> None:
+        self._memory = memory
+        self._tensors: list[Tensor] = []
+
+    def _address(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        own = self._empty(tensor.numel())
+        own.view(tensor.shape).copy_(tensor.detach())
+        return own.data_ptr()
+
+    def _empty(self, floats: int) -> Tensor:
+        self._tensors.append(self._memory.empty(floats))
+        return self._tensors[-1]
+
+
+class PackedGate(Packed):
+    def __init__(self, gate: GateSpec, memory: PackedMemory | None = None) -> None:
+        super().__init__(memory or PackedMemory())
+        heads, hidden, channels = gate.weight1.shape
+        self.native = structs.Gate(
+            channels,
+            heads,
+            hidden,
+            *map(self._address, (gate.weight1, gate.weight2.mT, gate.bias)),
+            is_global=gate.threshold is not None,
+            keep=gate.keep or 0,
+            threshold=gate.threshold or 0.0,
+        )
+
+
+class PackedStep(Packed):
+    """A native step that lacks only the places of what it reads and writes."""
+
+    def __init__(self, step: Step, memory: PackedMemory) -> None:
+        super().__init__(memory)
+        if reason := unsupported(step):
+            raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
+        self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1, input_winners=-1)
+        self._packed_gate: PackedGate | None = None
+        match step:
+            case Conv():
+                self._pack_conv(step)
+            case Pool():
+                self.native.kind = structs.POOL
+                self.native.before = self._norm(step.before)
+                is_max = step.kind == "max"
+                self.native.window = structs.Window(is_max, *step.kernel, *step.stride, *step.padding)
+            case GlobalPool():
+                self.native.kind = structs.GLOBAL_POOL
+                self.native.before = self._norm(step.before)
+            case Linear():
+                self.native.kind = structs.LINEAR
+                self.native.weight, self.native.bias = self._address(step.weight), self._address(step.bias)
+            case Elementwise():
+                self.native.kind = structs.ELEMENTWISE
+                self.native.before = self._norm(step.norm)
+                self.native.activation = structs.ACTIVATIONS[step.activation]
+                if step.order is not None:
+                    order = torch.tensor(step.order, dtype=torch.int32, device="cpu")
+                    self.native.order = self._address(order.view(torch.float32))
+            case Concat():
+                pass  # parts that are not in place yet are copied; the plan knows which
+
+    def _pack_conv(self, step: Conv) -> None:
+        self.native.kind = structs.CONV
+        self.native.before = self._norm(step.before)
+        if step.expansion is not None:
+            self.native.kind = structs.EXPAND
+            self.native.expansion = self._packed_conv(step.expansion, structs.Norm())
+        self.native.conv = self._packed_conv(step, self.native.before)
+        if step.picks is not None:
+            self.native.kind = structs.DYNAMIC_CONV
+            self.native.gate = structs.Gate(step.weight.shape[1], len(step.picks))
+        if step.gate is not None:
+            self.native.kind = structs.DYNAMIC_CONV
+            self._packed_gate = PackedGate(step.gate, self._memory)
+            self.native.gate = self._packed_gate.native
+        if step.boost is not None:
+            self.native.kind = structs.WINNERS_CONV
+            self.native.gate = structs.Gate(
+                *(len(step.boost.bias), 1, step.boost.weight.shape[1]),
+                weight2=self._address(step.boost.weight.T),
+                beta=self._address(step.boost.bias),
+                keep=step.boost.keep,
+            )
+
+    def _packed_conv(self, step: Conv, before: structs.Norm) -> structs.Conv:
+        conv = _header(step)
+        conv.in_scale, conv.in_shift, conv.in_activation = before.scale, before.shift, before.activation
+        conv.bias = self._address(step.bias)
+        conv.beta = None if step.boost is None else self._address(step.boost.shift)
+        packed = self._empty(sound_size(library().dgconv_conv_packed_floats(byref(conv)), step.output))
+        weight = step.weight.detach().contiguous()  # named, so that it lives until it is read
+        library().dgconv_pack_conv(byref(conv), weight.data_ptr(), packed.data_ptr())
+        conv.weight = packed.data_ptr()
+        return conv
+
+    @property
+    def regions(self) -> list[structs.Region]:
+        """Memory that is read in each run, in this order; what is small is not worth naming.
+
+        Last comes the second matrix of a generator, of which about half is read.
+        """
+        first, last = [], []
+        if self._packed_gate is not None:
+            weight1, weight2, bias = self._packed_gate._tensors
+            first, last = [weight1, bias], [weight2]
+        tensors = [*first, *self._tensors, *last]
+        return [structs.Region(tensor.data_ptr(), tensor.numel()) for tensor in tensors if tensor.numel() >= 1024]
+
+    def _norm(self, norm: Norm | None) -> structs.Norm:
+        if norm is None:
+            return structs.Norm()
+        return structs.Norm(self._address(norm.scale), self._address(norm.shift), structs.ACTIVATIONS[norm.activation])

@@ -1,0 +1,60 @@
+// Where each field of each shared struct lies: dgconv/ops/structs.py compares it with its own idea when the library is
+// loaded, so that a field that was added, moved or changed on one side alone is found before anything is computed.
+#include <cstddef>
+
+#include "program.h"
+
+#define DGCONV_EXPORT extern "C" __attribute__((visibility("default")))
+#define STRUCT(type) {#type, 0, sizeof(type)}
+#define FIELD(type, name) {#type "." #name, offsetof(type, name), sizeof(type::name)}
+
+using namespace dgconv;
+
+namespace {
+
+struct Entry {
+    const char* name;
+    int64_t offset, bytes;
+};
+
+const Entry entries[] = {
+    STRUCT(Planes), FIELD(Planes, data), FIELD(Planes, image_stride), FIELD(Planes, channels), FIELD(Planes, height),
+    FIELD(Planes, width),
+
+    STRUCT(Conv), FIELD(Conv, in_channels), FIELD(Conv, out_channels), FIELD(Conv, kernel_h), FIELD(Conv, kernel_w),
+    FIELD(Conv, stride_h), FIELD(Conv, stride_w), FIELD(Conv, pad_top), FIELD(Conv, pad_left),
+    FIELD(Conv, dilation_h), FIELD(Conv, dilation_w), FIELD(Conv, groups), FIELD(Conv, dynamic), FIELD(Conv, weight),
+    FIELD(Conv, in_scale), FIELD(Conv, in_shift), FIELD(Conv, in_activation), FIELD(Conv, bias),
+    FIELD(Conv, activation), FIELD(Conv, interleaved), FIELD(Conv, beta),
+
+    STRUCT(Selection), FIELD(Selection, channels), FIELD(Selection, gates), FIELD(Selection, counts),
+
+    STRUCT(Region), FIELD(Region, data), FIELD(Region, floats),
+
+    STRUCT(Norm), FIELD(Norm, scale), FIELD(Norm, shift), FIELD(Norm, activation),
+
+    STRUCT(Window), FIELD(Window, is_max), FIELD(Window, kernel_h), FIELD(Window, kernel_w), FIELD(Window, stride_h),
+    FIELD(Window, stride_w), FIELD(Window, pad_top), FIELD(Window, pad_left),
+
+    STRUCT(Gate), FIELD(Gate, channels), FIELD(Gate, heads), FIELD(Gate, hidden), FIELD(Gate, weight1),
+    FIELD(Gate, weight2), FIELD(Gate, beta), FIELD(Gate, is_global), FIELD(Gate, keep), FIELD(Gate, threshold),
+
+    STRUCT(View), FIELD(View, offset), FIELD(View, image_stride), FIELD(View, place), FIELD(View, channels),
+    FIELD(View, height), FIELD(View, width),
+
+    STRUCT(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, input), FIELD(Step, output),
+    FIELD(Step, other), FIELD(Step, conv), FIELD(Step, expansion), FIELD(Step, gate), FIELD(Step, fixed),
+    FIELD(Step, before), FIELD(Step, window), FIELD(Step, weight), FIELD(Step, bias), FIELD(Step, order),
+    FIELD(Step, output_sums), FIELD(Step, input_sums), FIELD(Step, input_parts), FIELD(Step, regions_end),
+    FIELD(Step, gate_memory), FIELD(Step, input_winners),
+
+    STRUCT(Program), FIELD(Program, steps), FIELD(Program, step_count), FIELD(Program, batch),
+    FIELD(Program, regions), FIELD(Program, region_count), FIELD(Program, scratch), FIELD(Program, scratch_floats),
+};
+
+}  // namespace
+
+DGCONV_EXPORT int32_t dgconv_layout(const Entry** first) {
+    *first = entries;
+    return sizeof(entries) / sizeof(Entry);
+}

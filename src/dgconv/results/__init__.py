@@ -1,1 +1,0 @@
-"""Results: committed run records, the pages written from them, and published weights."""

@@ -1,0 +1,97 @@
+"""One process that tries inputs. It may die of any of them: what it is at stands in memory that the driver shares."""
+
+import base64
+import importlib
+import json
+import mmap
+import random
+import resource
+import struct
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from dgconv.errors import UserError
+from tests.fuzz.outcome import GOOD, Wrong
+
+STATUS = struct.Struct("<qd")  # the number of the input and when it was begun; then how often each outcome was seen
+COUNTS = struct.Struct(f"<{len(GOOD)}q")
+SIZE = STATUS.size + COUNTS.size
+MOST_MEMORY = 1 << 30  # bytes that one input may take beside what the process has anyway
+MOST_LINES = 60  # of a traceback
+
+
+def rng_of(seed: int, number: int) -> random.Random:
+    return random.Random(f"{seed}/{number}")
+
+
+def main(job: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    if job["sanitized"]:
+        from tests.fuzz import sanitized
+
+        sanitized.use()
+    target = importlib.import_module(f"tests.fuzz.targets.{job['target']}")
+    if "store" in job:
+        for number in job["store"]:
+            print(base64.b64encode(target.store(target.make(rng_of(job["seed"], number)))).decode())
+        return
+    with Path(job["status"]).open("r+b") as file:
+        status = mmap.mmap(file.fileno(), SIZE)
+    if not job["sanitized"]:
+        _limit_memory()
+    counts = dict.fromkeys(GOOD, 0)
+    files = job.get("files")
+    for number in range(job["first"], job["end"], job["stride"]):
+        STATUS.pack_into(status, 0, number, time.time())
+        given = target.restore(Path(files[number]).read_bytes()) if files else target.make(rng_of(job["seed"], number))
+        if outcome := _try(target, given, number):
+            counts[outcome] += 1
+            COUNTS.pack_into(status, STATUS.size, *counts.values())
+    STATUS.pack_into(status, 0, -1, time.time())
+
+
+def _try(target: ModuleType, given: Any, number: int) -> str | None:
+    """The outcome, or a line about a finding to whoever reads what this process prints."""
+    before = _peak()
+    try:
+        outcome = target.run(given)
+        assert outcome in GOOD, outcome
+    except UserError:
+        outcome = "refused"
+    except Wrong as problem:
+        return _tell(number, "wrong", str(problem))
+    except BaseException as problem:
+        kind = "memory" if isinstance(problem, MemoryError) or "memory" in str(problem)[:200] else "raw"
+        return _tell(number, kind, "".join(traceback.format_exception(problem)[-MOST_LINES:]))
+    if _peak() - before > MOST_MEMORY:
+        return _tell(number, "memory", f"it took {(_peak() - before) >> 20} MiB, and was {outcome}")
+    return outcome
+
+
+def _tell(number: int, kind: str, message: str) -> None:
+    print(json.dumps({"number": number, "kind": kind, "message": message}), flush=True)
+
+
+def _peak() -> int:
+    """Bytes of memory that the process had at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _limit_memory() -> None:
+    """Beyond a little more than an input may take, the system refuses: a machine that swaps tells nobody anything."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        now = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
+        resource.setrlimit(resource.RLIMIT_DATA, (now + 2 * MOST_MEMORY, resource.RLIM_INFINITY))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

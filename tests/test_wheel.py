@@ -1,0 +1,109 @@
+"""The wheel by itself: installed elsewhere, without the checkout, it does what the package does."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A virtual environment that holds the wheel, and finds what it depends on where the tests do."""
+    place = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place, ROOT], check=True
+    )
+    (wheel,) = place.glob("*.whl")
+    environment = place / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", packages, wheel], check=True
+    )
+    # a path in a .pth file is searched, but its own .pth files, such as that of the checkout, are not read
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return environment
+
+
+@pytest.fixture
+def dgconv(installed, tmp_path):
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command(installed, *args), cwd=tmp_path, env=clean(), capture_output=True, text=True)
+
+    return run
+
+
+def command(environment: Path, *args: str) -> list[str]:
+    return [str(environment / "bin/python"), "-m", "dgconv", *args]
+
+
+def clean() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "DGCONV_WEIGHTS")}
+
+
+def test_it_is_the_wheel_that_runs(installed, tmp_path):
+    code = "import dgconv; from dgconv.ops import native; print(dgconv.__file__, native.available())"
+    done = subprocess.run(
+        [installed / "bin/python", "-c", code], cwd=tmp_path, env=clean(), capture_output=True, text=True
+    )
+    assert str(installed) in done.stdout
+    assert "True" in done.stdout
+
+
+def test_the_workshop_is_not_in_it(installed):
+    (packages,) = installed.glob("lib/python*/site-packages")
+    assert not (packages / "reproduce").exists()
+    assert not list((packages / "dgconv").rglob("claims.py"))
+
+
+def test_train_and_explore(dgconv, installed, tmp_path):
+    done = dgconv("train", "--epochs", "1", "--stages", "1", "--growth", "4", "--out", "run", "--json")
+    assert done.returncode == 0, done.stderr
+    assert 0 <= json.loads(done.stdout)["error"] <= 100
+    server = subprocess.Popen(
+        command(installed, "explore", "run"), cwd=tmp_path, env=clean(), stdout=subprocess.PIPE, text=True
+    )
+    try:
+        timer = threading.Timer(120, server.kill)
+        timer.start()
+        line = server.stdout.readline()
+        with urllib.request.urlopen(line.split(" is at ")[1].split()[0]) as page:
+            assert b"<html" in page.read()
+        timer.cancel()
+    finally:
+        server.terminate()
+        server.wait()
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("macs", "resnet20_dgc", "--json"),
+        ("models", "--json"),
+        ("recipes", "--json"),
+        ("bench", "condensenet20_dgc", "--repeats", "1", "--threads", "1"),
+    ],
+    ids=lambda args: args[0],
+)
+def test_commands(dgconv, args):
+    done = dgconv(*args)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_weights_are_not_in_it_and_it_says_where_they_are(dgconv):
+    done = dgconv("models", "--pretrained")
+    assert done.returncode == 2
+    assert "DGCONV_WEIGHTS" in done.stderr
+    done = dgconv("eval", "cifar10_condensenet50_dgc")
+    assert done.returncode == 2
+    assert "DGCONV_WEIGHTS" in done.stderr
