@@ -22,9 +22,11 @@ from tests.fuzz.worker import COUNTS, STATUS
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECORD = HERE / "record.json"
-MOST_SECONDS = 10.0  # for one input
+MOST_SECONDS = 10.0  # for one input, see _Clock
+MOST_MEMORY = 1 << 30  # bytes that one input may take beside what the process has anyway
 SANITIZED_IS_SLOWER = 12
 START_SECONDS = 120.0  # for a worker to import all it needs
+LOOK_EVERY = 0.1
 SHOW_EVERY = 30.0
 
 
@@ -82,7 +84,7 @@ def fuzz(
 ) -> Result:
     """Tries so many inputs, numbered from 0, or as many as there is time for."""
     result = Result(target, "sanitized" if sanitized else "stock", seed)
-    job = {"target": target, "seed": seed, "sanitized": sanitized, "end": inputs, "stride": workers}
+    job = _job(target, sanitized) | {"seed": seed, "end": inputs, "stride": workers}
     _watch([_Worker(job | {"first": first}) for first in range(workers)], result, seconds, show)
     if result.findings and keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,7 @@ def replay(target: str, files: Iterable[Path], *, sanitized: bool = False) -> li
     """Tries stored inputs; a finding carries the name of its file."""
     names = [str(path) for path in files]
     result = Result(target, "replay", 0)
-    job = {"target": target, "seed": 0, "sanitized": sanitized, "end": len(names), "stride": 1, "files": names}
+    job = _job(target, sanitized) | {"seed": 0, "end": len(names), "stride": 1, "files": names}
     _watch([_Worker(job | {"first": 0})], result, float("inf"), lambda line: None)
     assert result.inputs == len(names)
     return [Finding(one.kind, Path(names[int(one.name)]).name, one.message) for one in result.findings]
@@ -124,10 +126,42 @@ def record(result: Result) -> None:
     RECORD.write_text("[\n" + ",\n".join(json.dumps(run) for run in runs) + "\n]\n")
 
 
+def _job(target: str, sanitized: bool) -> dict[str, Any]:
+    return {"target": target, "sanitized": sanitized, "most_memory": MOST_MEMORY}
+
+
 def _python(job: dict[str, Any], **options: Any) -> subprocess.Popen[bytes]:
     environment = os.environ | (sanitizers.environment() if job["sanitized"] else {})
     command = [sys.executable, "-m", "tests.fuzz.worker", json.dumps(job)]
     return subprocess.Popen(command, cwd=ROOT, env=environment, **options)
+
+
+class _Clock:
+    """How long a process has been at one thing: what it computed and what it slept.
+
+    A process that is ready and does not get the processor, or is stopped, hangs as little as the machine is busy.
+    """
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._at: int | None = None
+        self._slept = self._computed = 0.0
+
+    def seconds(self, at: int) -> float:
+        """To be asked every LOOK_EVERY seconds, with the number of what it is at."""
+        state, computed = self._look()
+        if at != self._at:
+            self._at, self._slept, self._computed = at, 0.0, computed
+        elif state == "S":
+            self._slept += LOOK_EVERY
+        return self._slept + computed - self._computed
+
+    def _look(self) -> tuple[str, float]:
+        try:
+            fields = Path(f"/proc/{self._process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # no such system: as if it slept
+            return "S", 0.0
+        return fields[0], (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class _Worker:
@@ -147,10 +181,11 @@ class _Worker:
             return
         descriptor, self._status = tempfile.mkstemp()
         with os.fdopen(descriptor, "wb") as file:
-            file.write(STATUS.pack(-2, time.time()) + bytes(COUNTS.size))
+            file.write(STATUS.pack(-2) + bytes(COUNTS.size))
         job = self.job | {"first": first, "status": self._status}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  until the process is gone
         self._process = _python(job, stdout=subprocess.PIPE, stderr=self._errors)
+        self._clock = _Clock(self._process.pid)
         self._lines: queue.Queue[bytes] = queue.Queue()
         assert self._process.stdout is not None
         self._reader = threading.Thread(target=lambda out: [*map(self._lines.put, out)], args=[self._process.stdout])
@@ -162,7 +197,7 @@ class _Worker:
             return
         has_ended = self._process.poll() is not None
         data = Path(self._status).read_bytes()
-        number, began = STATUS.unpack_from(data)
+        (number,) = STATUS.unpack_from(data)
         self.counts = {
             name: self._before[name] + count
             for name, count in zip(GOOD, COUNTS.unpack_from(data, STATUS.size), strict=True)
@@ -174,8 +209,10 @@ class _Worker:
                 raise RuntimeError(f"a worker did not start: {self._stderr()}")
             if number >= 0:
                 self._go_on_after(number, "crash", f"exit status {self._process.returncode}\n{self._stderr()}")
-        elif time.time() - began > (START_SECONDS if number == -2 else self.limit) and number != -1:
+        elif self._clock.seconds(number) > (self.limit if number >= 0 else START_SECONDS):
             self.stop()
+            if number < 0:
+                raise RuntimeError(f"a worker did not start, or not end: {self._stderr()}")
             self._go_on_after(number, "hang", f"over {self.limit:g} s")
 
     def stop(self) -> None:
@@ -207,7 +244,7 @@ def _watch(workers: list[_Worker], result: Result, seconds: float, show: Callabl
     begin = shown = time.time()
     try:
         while not all(worker.is_done for worker in workers) and time.time() - begin < seconds:
-            time.sleep(0.1)
+            time.sleep(LOOK_EVERY)
             for worker in workers:
                 worker.look()
             if time.time() - shown > SHOW_EVERY:

@@ -8,7 +8,6 @@ import random
 import resource
 import struct
 import sys
-import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +19,11 @@ import torch
 from dgconv.errors import UserError
 from tests.fuzz.outcome import GOOD, Wrong
 
-STATUS = struct.Struct("<qd")  # the number of the input and when it was begun; then how often each outcome was seen
+STATUS = struct.Struct(
+    "<q"
+)  # the number of the input (-2: none yet, -1: all done); then how often each outcome was seen
 COUNTS = struct.Struct(f"<{len(GOOD)}q")
 SIZE = STATUS.size + COUNTS.size
-MOST_MEMORY = 1 << 30  # bytes that one input may take beside what the process has anyway
 MOST_LINES = 60  # of a traceback
 
 
@@ -46,19 +46,19 @@ def main(job: dict[str, Any]) -> None:
     with Path(job["status"]).open("r+b") as file:
         status = mmap.mmap(file.fileno(), SIZE)
     if not job["sanitized"]:
-        _limit_memory()
+        _limit_memory(job["most_memory"])
     counts = dict.fromkeys(GOOD, 0)
     files = job.get("files")
     for number in range(job["first"], job["end"], job["stride"]):
-        STATUS.pack_into(status, 0, number, time.time())
+        STATUS.pack_into(status, 0, number)
         given = target.restore(Path(files[number]).read_bytes()) if files else target.make(rng_of(job["seed"], number))
-        if outcome := _try(target, given, number):
+        if outcome := _try(target, given, number, job["most_memory"]):
             counts[outcome] += 1
             COUNTS.pack_into(status, STATUS.size, *counts.values())
-    STATUS.pack_into(status, 0, -1, time.time())
+    STATUS.pack_into(status, 0, -1)
 
 
-def _try(target: ModuleType, given: Any, number: int) -> str | None:
+def _try(target: ModuleType, given: Any, number: int, most_memory: int) -> str | None:
     """The outcome, or a line about a finding to whoever reads what this process prints."""
     before = _peak()
     try:
@@ -71,7 +71,7 @@ def _try(target: ModuleType, given: Any, number: int) -> str | None:
     except BaseException as problem:
         kind = "memory" if isinstance(problem, MemoryError) or "memory" in str(problem)[:200] else "raw"
         return _tell(number, kind, "".join(traceback.format_exception(problem)[-MOST_LINES:]))
-    if _peak() - before > MOST_MEMORY:
+    if _peak() - before > most_memory:
         return _tell(number, "memory", f"it took {(_peak() - before) >> 20} MiB, and was {outcome}")
     return outcome
 
@@ -85,12 +85,12 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _limit_memory() -> None:
+def _limit_memory(most: int) -> None:
     """Beyond a little more than an input may take, the system refuses: a machine that swaps tells nobody anything."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         now = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData"))
-        resource.setrlimit(resource.RLIMIT_DATA, (now + 2 * MOST_MEMORY, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_DATA, (now + 2 * most, resource.RLIM_INFINITY))
 
 
 if __name__ == "__main__":

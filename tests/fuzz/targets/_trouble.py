@@ -23,9 +23,9 @@ def run(given: int) -> str:
         case 3:
             time.sleep(1000)
         case 4:
-            bytearray(b"1" * (1200 << 20))
+            bytearray(b"1") * (300 << 20)  # more than an input may take
         case 5:
-            bytearray(3 << 30)
+            bytearray(300 << 30)  # more than there is
         case 6:
             raise UserError("no")
     return "equal"
