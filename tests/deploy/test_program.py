@@ -3,6 +3,7 @@
 import copy
 import gc
 import pickle
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -372,16 +373,38 @@ def test_timed():
     x = torch.randn(2, 3, 64, 64)
     for gated in (True, False):
         program = NativeProgram(network(gated=gated))
-        y, times = program.timed(x)
+        y, (*times, call) = program.timed(x)
         assert torch.equal(y, program(x))
+        assert (call.label, call.is_convolution) == ("", False)
         spent = {stage: sum(step.stages[stage] for step in times) for stage in ("pool", "generator", "select")}
         assert all((seconds > 0) == gated for seconds in spent.values())
         assert all(step.stages["compute"] > 0 for step in times)
         assert {True, False} == {step.is_convolution for step in times}
 
 
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_times_add_up_to_the_call(threads, monkeypatch):
+    program, x, calls = NativeProgram(network()), torch.randn(1, 3, 64, 64), []
+    run = program._run
+
+    def timed_run(*arguments):
+        begin = time.perf_counter()
+        run(*arguments)
+        calls.append(time.perf_counter() - begin)
+
+    monkeypatch.setattr(program, "_run", timed_run)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        sums = [sum(step.total for step in program.timed(x)[1]) for _ in range(15)]
+    finally:
+        torch.set_num_threads(before)
+    wrong = [pair for pair in zip(sums, calls, strict=True) if abs(pair[0] - pair[1]) > 0.1 * pair[1]]
+    assert len(wrong) <= 2, "of 15: the system may put the process aside just between two looks at the clock"
+
+
 def test_an_expansion_is_a_convolution():
-    _, (step,) = NativeProgram(Graph("x", "y", [expanded(8, 32)])).timed(torch.randn(1, 8, 28, 28))
+    _, (step, _) = NativeProgram(Graph("x", "y", [expanded(8, 32)])).timed(torch.randn(1, 8, 28, 28))
     assert step.is_convolution
     assert step.total > 0
 

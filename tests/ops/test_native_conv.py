@@ -315,6 +315,16 @@ def test_sanitizers_find_nothing(isa, tmp_path):
     assert done.stdout == "100 convolutions agree\n"
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_a_crew_is_timed_whoever_does_the_work(tmp_path):
+    program, source = tmp_path / "driver", Path(__file__).with_name("crew_driver.cpp")
+    subprocess.run(["g++", "-std=c++17", "-pthread", f"-I{CSRC}", str(source), "-o", str(program)], check=True)
+    *steps, waited, worked = map(float, subprocess.run([program], capture_output=True, check=True).stdout.split())
+    assert all(seconds >= 0.01 for seconds in steps), "two shares of 5 ms each, though the caller did none of them"
+    assert (waited, worked) == (1, 0)
+
+
 def say_isa(**environment: str) -> subprocess.CompletedProcess[str]:
     code = "from dgconv.ops import native; print(native.isa())"
     return subprocess.run(

@@ -4,7 +4,7 @@ An address is an integer, the ``data_ptr()`` of a tensor that the caller keeps a
 """
 
 from collections.abc import Iterator
-from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_float, c_int32, c_int64, c_void_p, sizeof
+from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p, sizeof
 from typing import Any, ClassVar
 
 ACTIVATIONS = {"identity": 0, "relu": 1, "relu6": 2}
@@ -129,7 +129,7 @@ def declare(library: CDLL) -> None:
         ("dgconv_scratch_floats", c_int64, (POINTER(Step),)),
         ("dgconv_check_program", c_int64, (POINTER(Program), c_int64, c_int64)),
         ("dgconv_refusal", c_char_p, (c_int32,)),
-        ("dgconv_run", None, (POINTER(Program), c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("dgconv_run", c_double, (POINTER(Program), c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
         ("dgconv_gate_scratch_floats", c_int64, (POINTER(Gate),)),
         ("dgconv_generate", None, (POINTER(Gate), c_int32, *[c_void_p] * 3)),
         ("dgconv_select", None, (POINTER(Gate), c_int32, *[c_void_p] * 5)),

@@ -13,6 +13,7 @@ from ...ops.native import library
 from ..graph import Concat, Conv, Graph, Step, values_read
 from .arena import Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
 from .budget import BUDGET
+from .company import Company
 from .memory import aligned
 from .packing import PackedStep, sound_size
 from .shapes import Shape, as_planes, convolved_shape, value_shapes
@@ -63,6 +64,7 @@ class Layout:
         self._program = structs.Program(
             self.steps, len(steps), batch, self._regions, len(self._regions), self._arena_floats, self._scratch_floats
         )
+        self._company = Company()
         self._run, self._program_address = library().dgconv_run, byref(self._program)
         self._refuse_unsound()
         self.bytes = len(steps) * (sizeof(structs.Step) + BYTES_OF_STEP) + sum(part.nbytes for part in self._fixed)
@@ -77,11 +79,13 @@ class Layout:
         address = x.data_ptr()
         if not address and x.numel():  # freed, or zeros that torch only pretends to hold
             raise UserError("the input has no memory that native code could read; use the original model")
-        threads = torch.get_num_threads()
+        threads = self._company.threads()
         arena = BUDGET.take(self._arena_floats + threads * self._scratch_floats)
         times = None if seconds is None else seconds.data_ptr()
         try:
-            self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), threads, times)
+            slowed = self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), threads, times)
+            if slowed:
+                self._company.slowed_down(slowed)
         finally:
             BUDGET.give_back(arena)
 

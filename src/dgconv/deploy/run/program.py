@@ -1,6 +1,7 @@
 """A graph run by the native kernels: packed once, laid out once for each input shape, then run by one call."""
 
 import itertools
+import time
 import weakref
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ class StepTime:
     """Seconds of one step of a call, by what they were spent on: pooling, generator and selection of a dynamic
     convolution, and the computing itself; or torch, where that runs the step."""
 
-    label: str  # the layers of the model that it stands for, joined by " + "; empty for a copy
+    label: str  # the layers of the model that it stands for, joined by " + "; empty for copies, and for the call itself
     is_convolution: bool
     stages: dict[str, float]
 
@@ -64,16 +65,20 @@ class NativeProgram:
         return y
 
     def timed(self, x: Tensor) -> tuple[Tensor, list[StepTime]]:
-        """The result, and where the seconds of the call went."""
+        """The result, and where the seconds of the call went; to its end, for which other threads may be waited for."""
         layout = self._layout(1, *self._checked(x).shape[1:])
         x = x.detach().contiguous().resolve_neg()
         y = empty_result((len(x), *layout.output_shape))
         seconds = torch.zeros(len(layout.steps), len(structs.STAGES), dtype=torch.float64, device="cpu")
+        begin = time.perf_counter()
         self._run(layout, x, y, seconds)
-        return y, [
+        call = time.perf_counter() - begin
+        times = [
             StepTime(label, step.kind in CONVOLUTIONS, dict(zip(structs.STAGES, row, strict=True)))
             for label, step, row in zip(layout.labels, layout.steps, seconds.tolist(), strict=True)
         ]
+        rest = max(0.0, call - sum(step.total for step in times))
+        return y, [*times, StepTime("", False, dict.fromkeys(structs.STAGES, 0.0) | {"compute": rest})]
 
     def _run(self, single: Layout, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
         """A large batch in several goes: what does not fit in the cache takes longer, and much memory."""

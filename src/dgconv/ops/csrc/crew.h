@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -30,27 +31,38 @@ inline int threads_to_be_had(int threads) {
 // that one's. A stage begins when the one before it is complete.
 class Crew {
    public:
+    using Clock = std::chrono::steady_clock;
+
     explicit Crew(int threads) : shares(threads), next_stages(threads) {}
 
     int threads() const { return shares; }
 
-    // Called by every thread, for stage 0, 1, 2, ... Returns when the stage is complete.
-    template <class Body>
-    void run_stage(int64_t stage, int rank, Body body) {
+    // Called by every thread, for stage 0, 1, 2, ... Returns when the stage is complete; one thread, whichever
+    // completes it, calls `complete`.
+    template <class Body, class Complete>
+    void run_stage(int64_t stage, int rank, Body body, Complete complete) {
+        const int64_t end = (stage + 1) * shares;
         for (int turn = 0; turn < shares; ++turn) {
             const int share = (rank + turn) % shares;
             if (!take(share, stage)) continue;
             body(share, shares);
-            done.fetch_add(1, std::memory_order_acq_rel);
+            if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == end) complete();
         }
-        const int64_t end = (stage + 1) * shares;
-        for (int spins = 0; done.load(std::memory_order_acquire) < end; ++spins) {
-            if (spins < SPINS)
-                pause();
-            else
-                std::this_thread::yield();
+        const auto is_complete = [&] { return done.load(std::memory_order_acquire) >= end; };
+        for (int spins = 0; spins < SPINS; ++spins, pause()) {
+            if (is_complete()) return;
         }
+        const Clock::time_point begin = Clock::now();
+        while (!is_complete()) std::this_thread::yield();
+        if (rank == 0) waited += Clock::now() - begin;
     }
+
+    // Whether the first thread, which the caller waits for, waited for others so long that by itself it would have been
+    // done sooner: others may need the processors. Of a run that took so long, in all.
+    bool was_slower_than_one(Clock::duration taken) const { return waited * shares > taken * (shares - 1); }
+
+    // What else the first thread waited for: that the others begin, and end.
+    void add_wait(Clock::duration time) { waited += time; }
 
    private:
     static constexpr int SPINS = 200;  // a few microseconds; then whoever is waited for may need the processor
@@ -76,6 +88,7 @@ class Crew {
     const int shares;
     std::vector<NextStage> next_stages;  // of each share: the first in which nobody has begun it
     alignas(64) std::atomic<int64_t> done{0};
+    alignas(64) Clock::duration waited{0};
 };
 
 }  // namespace dgconv

@@ -2,13 +2,13 @@
 // shares of each.
 #include "program.h"
 
-#include <chrono>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 #include "check.h"
 #include "crew.h"
+#include "stopwatch.h"
 #include "table.h"
 
 #define DGCONV_EXPORT extern "C" __attribute__((visibility("default")))
@@ -49,34 +49,30 @@ struct GateMemory {
 // What one thread does.
 class Worker {
    public:
-    Worker(const Program& program, Crew& crew, const float* x, float* y, float* arena, int rank, double* seconds)
+    Worker(const Program& program, Crew& crew, Stopwatch& watch, const float* x, float* y, float* arena, int rank)
         : program(program),
           crew(crew),
+          watch(watch),
           kernels(dgconv::kernels()),
           rank(rank),
           places{nullptr, arena, const_cast<float*>(x), y},
           scratch(arena + program.scratch + rank * program.scratch_floats),
-          seconds(rank == 0 ? seconds : nullptr),
           ahead{program.regions, rank, crew.threads(), 0, 0, nullptr, 0} {}
 
     void run() {
-        noted = Clock::now();
         for (step = program.steps; step < program.steps + program.step_count; ++step) run_step();
     }
 
    private:
-    using Clock = std::chrono::steady_clock;
-
     const Program& program;
     Crew& crew;
+    Stopwatch& watch;
     const Kernels& kernels;
     const int rank;
     float* const places[4];
     float* const scratch;
-    double* const seconds;
     const Step* step;
     int64_t stage = 0;
-    Clock::time_point noted;
     Ahead ahead;
 
     // Lets this step fetch what the next ones read.
@@ -150,28 +146,25 @@ class Worker {
             });
         }
         run_stage(SELECTING, [&](int share, int shares) {
+            const auto begin = now();
             kernels.generate(gate, batch, sums ? sums : memory.sums, sums ? step->input_parts : 1, pixels(x),
                              memory.saliency, scratch, share, shares);
-            note_time(GENERATING);
+            const auto generated = now();
             kernels.select(gate, batch, memory.saliency, memory.channels, memory.gates, memory.counts, scratch, share,
                            shares);
-            note_time(SELECTING);
+            if (watch.runs()) watch.spent(stage, generated - begin, now() - generated);
         });
         return {memory.channels, memory.gates, memory.counts};
     }
 
-    // The time until the stage is complete counts as time of the kind.
     template <class Body>
     void run_stage(Stage kind, Body body) {
-        crew.run_stage(stage++, rank, body);
-        note_time(kind);
+        crew.run_stage(stage, rank, body, [&] { watch.complete(stage, step - program.steps, kind); });
+        ++stage;
     }
 
-    void note_time(Stage kind) {
-        if (!seconds) return;
-        const Clock::time_point now = Clock::now();
-        seconds[(step - program.steps) * STAGES + kind] += std::chrono::duration<double>(now - noted).count();
-        noted = now;
+    Stopwatch::Clock::time_point now() const {
+        return watch.runs() ? Stopwatch::Clock::now() : Stopwatch::Clock::time_point();
     }
 
     Planes planes(const View& view) const {
@@ -209,18 +202,31 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     return conv > gate ? conv : gate;
 }
 
-DGCONV_EXPORT void dgconv_run(const Program* program, const float* x, float* y, float* arena, int32_t threads,
-                              double* seconds) {
+DGCONV_EXPORT double dgconv_run(const Program* program, const float* x, float* y, float* arena, int32_t threads,
+                                double* seconds) {
     threads = threads_to_be_had(threads);
     Crew crew(threads);
+    Stopwatch watch(*program, seconds);
+    const auto work = [&](int rank) { Worker(*program, crew, watch, x, y, arena, rank).run(); };
+    Crew::Clock::duration taken{0};
 #ifdef _OPENMP
     if (threads > 1) {
+        const Crew::Clock::time_point begin = Crew::Clock::now();
+        Crew::Clock::duration first{0};
 #pragma omp parallel num_threads(threads)
-        Worker(*program, crew, x, y, arena, omp_get_thread_num(), seconds).run();
-        return;
-    }
+        {
+            const int rank = omp_get_thread_num();
+            const Crew::Clock::time_point begun = Crew::Clock::now();
+            work(rank);
+            if (rank == 0) first = Crew::Clock::now() - begun;
+        }
+        taken = Crew::Clock::now() - begin;
+        crew.add_wait(taken - first);
+    } else
 #endif
-    Worker(*program, crew, x, y, arena, 0, seconds).run();
+        work(0);
+    watch.sum_up();
+    return crew.was_slower_than_one(taken) ? std::chrono::duration<double>(taken).count() : 0;
 }
 
 DGCONV_EXPORT int64_t dgconv_gate_scratch_floats(const Gate* gate) { return kernels().gate_scratch_floats(*gate); }

@@ -60,8 +60,9 @@ extern "C" {
 int64_t dgconv_gate_floats(const dgconv::Gate*, int32_t batch);
 // Floats of scratch that each thread needs for a step; -1 where its numbers are unsound.
 int64_t dgconv_scratch_floats(const dgconv::Step*);
-// Runs the program. The result does not depend on the number of threads. `seconds` may be null.
-void dgconv_run(const dgconv::Program*, const float* x, float* y, float* arena, int32_t threads, double* seconds);
+// Runs the program. The result does not depend on the number of threads. `seconds` may be null. Returns the seconds it
+// took, where one thread would have been faster than several that were waiting for each other; otherwise 0.
+double dgconv_run(const dgconv::Program*, const float* x, float* y, float* arena, int32_t threads, double* seconds);
 
 // The two halves of a gate by themselves, on one thread: saliency [B, H, C] of channel means [B, C], and the choice.
 int64_t dgconv_gate_scratch_floats(const dgconv::Gate*);
