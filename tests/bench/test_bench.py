@@ -1,9 +1,12 @@
 """The user's own latency table: its rows, its arithmetic and its checks. Times themselves are not judged."""
 
 import json
+import logging
 import statistics
 import sys
 import time
+from math import nan
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,16 +14,17 @@ import torch
 from dgconv import create_model, dynamic_layers, load_model, save_model
 from dgconv.bench import forms as bench_forms
 from dgconv.bench import timing
-from dgconv.bench.forms import Form, disagreement
+from dgconv.bench.forms import Form
 from dgconv.bench.networks import find_networks
-from dgconv.bench.run import rows_of, run_bench
+from dgconv.bench.run import disagreements, rows_of, run_bench
+from dgconv.bench.runtimes import RUNTIMES, Runtime, Source, record, register_runtime
 from dgconv.bench.settle import settle_
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.ops import native
 
 FORMS = [
-    ("dense", "torch"), ("dense", "ONNX Runtime"), ("dense", "OpenVINO"), ("dense", "prepared"),
+    ("dense", "torch"), ("dense", "ncnn"), ("dense", "ONNX Runtime"), ("dense", "OpenVINO"), ("dense", "prepared"),
     ("sgc", "torch"), ("sgc", "prepared"), ("dgc", "torch"), ("dgc", "prepared"),
 ]  # fmt: skip
 
@@ -41,22 +45,38 @@ def bench_of(folder):
     return run_bench(networks.title, networks.by_kind, networks.input_size, threads=(1,), repeats=1)
 
 
-def nothing(threads, images):
+def nothing():
     raise AssertionError("not called")
 
 
 def test_ratios_and_quartiles_are_those_of_the_times():
     nchw, nhwc = Form("dense", "torch", nothing, "NCHW"), Form("dense", "torch", nothing, "NHWC")
-    gone, other = Form("dense", "OpenVINO", nothing), Form("dgc", "prepared", nothing)
-    seconds = {nchw: [4.0, 5.0, 9.0], nhwc: [3.0, 8.0, 2.0], other: [1.0, 1.5, 2.0]}
-    rows = rows_of([nchw, nhwc, gone, other], seconds, {gone: "not installed"})
+    gone, ours = Form("dense", "OpenVINO", nothing), Form("dense", "prepared", nothing)
+    other = Form("dgc", "prepared", nothing)
+    seconds = {nchw: [4.0, 5.0, 9.0], nhwc: [3.0, 8.0, 2.0], ours: [2.0, 2.0, 2.0], other: [1.0, 1.5, 2.0]}
+    gaps = dict.fromkeys(seconds, 1e-6)
+    rows, rivals = rows_of([nchw, nhwc, gone, ours, other], seconds, {gone: "not installed"}, gaps)
     assert [(row.kind, row.form, row.layout) for row in rows] == [
-        ("dense", "torch", "NHWC"), ("dense", "OpenVINO", ""), ("dgc", "prepared", ""),
+        ("dense", "torch", "NHWC"), ("dense", "OpenVINO", ""), ("dense", "prepared", ""), ("dgc", "prepared", ""),
     ]  # fmt: skip
-    assert [row.median for row in rows] == [3.0, None, 1.5]
-    assert [row.speedup for row in rows] == [1.0, None, 2.0]
+    assert [row.median for row in rows] == [3.0, None, 2.0, 1.5]
+    assert [row.speedup for row in rows] == [1.0, None, 1.5, 2.0], "over the fastest rival; we are none of our own"
+    assert rivals == {"float32": "torch"}
     assert rows[0].quartiles == (2.5, 5.5)
     assert rows[1].missing == "not installed"
+
+
+def test_ratios_are_within_one_precision():
+    torch_form, runtime = Form("dense", "torch", nothing), Form("dense", "A", nothing)
+    runtime8, slower8 = (Form("dense", name, nothing, precision="int8") for name in "AB")
+    ours8 = Form("dgc", "prepared", nothing, precision="int8")
+    seconds = {torch_form: [9.0], runtime: [8.0], runtime8: [4.0], slower8: [5.0], ours8: [2.0]}
+    rows, rivals = rows_of(list(seconds), seconds, {}, dict.fromkeys(seconds, 0.0))
+    assert rivals == {"float32": "A", "int8": "A"}
+    assert [row.speedup for row in rows] == [8 / 9, 1.0, 1.0, 4 / 5, 2.0]
+    assert [row.name for row in rows][-2:] == ["dense, B int8", "DGC, prepared int8"]
+    rows, rivals = rows_of(list(seconds), {ours8: [2.0]}, dict.fromkeys(seconds, "gone"), {ours8: 0.0})
+    assert (rivals, rows[-1].speedup) == ({}, None), "no rival, no ratio"
 
 
 def test_long_names_fit_into_the_title_of_the_picture():
@@ -77,18 +97,20 @@ def test_command(run, tmp_path, capsys):
     assert torch.get_num_threads() == threads_before
     result = json.loads((tmp_path / "bench.json").read_text())
     assert (result["pruning_rate"], result["input_size"]) == (0.5, [3, 12, 12])
-    assert {"hardware", "cores", "torch", "date", "onnxruntime", "openvino"} <= result["machine"].keys()
+    assert {"hardware", "cores", "torch", "date", "onnxruntime", "openvino", "ncnn", "pnnx"} <= result["machine"].keys()
     cases = [(measured["batch_size"], measured["threads"]) for measured in result["measurements"]]
     assert cases == [(1, 1), (1, 2), (3, 1), (3, 2)]
     for measured in result["measurements"]:
         assert [(row["kind"], row["form"]) for row in measured["rows"]] == FORMS
         assert measured["repeats"] == 2
         timed = [row for row in measured["rows"] if row["median"] is not None]
-        missing = {row["form"]: row["missing"] for row in measured["rows"] if row["median"] is None}
-        assert missing in ({}, {"OpenVINO": "not installed"})
+        for row in measured["rows"]:
+            assert row["median"] or (row["form"] in ("OpenVINO", "ncnn") and "not installed" in row["missing"])
         assert ("convolution" in measured["split"]) == native.available()
         assert all(seconds >= 0 for seconds in measured["split"].values())
-        best = min(row["median"] for row in timed if row["kind"] == "dense")
+        rivals = {row["form"]: row["median"] for row in timed if row["kind"] == "dense" and row["form"] != "prepared"}
+        best = min(rivals.values())
+        assert measured["fastest_rival"] == {"float32": next(form for form in rivals if rivals[form] == best)}
         for row in timed:
             low, high = row["quartiles"]
             assert 0 < low <= row["median"] <= high
@@ -96,20 +118,36 @@ def test_command(run, tmp_path, capsys):
     assert "differs" not in captured.err
     assert "batch 3" in captured.out
     assert "DGC, prepared" in captured.out
-    assert "fastest dense form" in captured.out
+    assert "Speed-up in float32 is over the fastest rival" in captured.out
     assert (tmp_path / "bench.svg").read_text().startswith("<?xml")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("missing", ["onnxruntime", "openvino", "onnxscript"])
-def test_a_runtime_that_is_not_installed_is_told_in_its_row(run, monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    [measured] = bench_of(run).measurements
-    named = {row.form: row for row in measured.rows if row.kind == "dense"}
-    wanted = {"onnxruntime": ["ONNX Runtime"], "openvino": ["OpenVINO"], "onnxscript": ["ONNX Runtime", "OpenVINO"]}
-    for form in wanted[missing]:
-        assert (named[form].median, named[form].missing) == (None, "not installed")
-    assert named["torch"].median
+@pytest.mark.parametrize("missing", ["onnxruntime", "openvino", "nncf", "ncnn", "pnnx"])
+def test_a_runtime_that_is_not_installed_says_so(monkeypatch, missing):
+    for package in {package for one in RUNTIMES for package in one.packages}:
+        monkeypatch.setitem(sys.modules, package, None if package == missing else SimpleNamespace())
+    runtimes = [one for one in RUNTIMES if missing in one.packages]
+    assert runtimes
+    for runtime in runtimes:
+        with pytest.raises(UserError, match=rf'needs {missing}, which is not installed: pip install "dgconv\[bench\]"'):
+            runtime.get_ready(None)
+
+
+def test_what_writes_the_onnx_file_may_be_missing(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    monkeypatch.setitem(sys.modules, "onnx", SimpleNamespace())
+    source = Source(torch.nn.Identity(), (3, 8, 8), torch.zeros(1, 3, 8, 8), tmp_path)
+    with pytest.raises(UserError, match=r'needs onnxscript, which is not installed: pip install "dgconv\[export\]"'):
+        source.onnx_file()
+
+
+def test_a_missing_runtime_is_named_in_the_table(run, monkeypatch):
+    monkeypatch.setattr(bench_forms, "RUNTIMES", [one for one in RUNTIMES if one.name == "ncnn"])
+    monkeypatch.setitem(sys.modules, "pnnx", None)
+    bench = bench_of(run)
+    row = next(row for row in bench.measurements[0].rows if row.form == "ncnn")
+    assert (row.median, row.missing) == (None, 'this needs pnnx, which is not installed: pip install "dgconv[bench]"')
+    assert f"Missing: dense, ncnn: {row.missing}." in str(bench).replace("\n", " ")
 
 
 def test_repeats_are_interleaved(monkeypatch):
@@ -130,25 +168,64 @@ def test_a_form_gets_going_after_a_pause():
     assert time.perf_counter() - calls[0] >= 0.9 * timing.GET_GOING
 
 
-@pytest.mark.slow
-def test_forms_that_disagree_are_told(run, monkeypatch):
-    """A network that is not the one it should be: the weights of the prepared one are changed behind its back."""
-    original = bench_forms.prepare
+def own_runtime(monkeypatch, load, precision="float32", convert=lambda source: source.model):
+    """A rival that is added, beside no others."""
+    runtimes = []
+    monkeypatch.setattr(record, "RUNTIMES", runtimes)
+    monkeypatch.setattr(bench_forms, "RUNTIMES", runtimes)
+    register_runtime(Runtime("Rival", precision, ("torch",), convert, load))
 
-    def wrong(model):
-        other = original(model)
-        return lambda x: 1.01 * other(x)
 
-    monkeypatch.setattr(bench_forms, "prepare", wrong)
-    warnings = bench_of(run).warnings
-    told = [warning for warning in warnings if "differs from torch by 0.01" in warning]
-    assert len(told) == 3
-    assert told[0].startswith("batch 1: dense, prepared")
-    nan = {
-        Form("dense", "torch", nothing): lambda: torch.ones(2),
-        Form("dense", "b", nothing): lambda: torch.ones(2) / 0 * 0,
-    }
-    assert len(disagreement(nan)) == 1, "a NaN is no agreement"
+def test_a_rival_of_ones_own(run, monkeypatch, capfd):
+    """One record is all it takes to be converted once, measured, checked and named."""
+    folders = []
+
+    def convert(source):
+        print("of no interest")
+        logging.warning("nor this")
+        (source.folder / "file").write_text("kept until all is measured")
+        folders.append(source.folder)
+        return source
+
+    def load(source, threads, images):
+        assert (source.folder / "file").exists()
+        return lambda: source.model(images).detach()
+
+    own_runtime(monkeypatch, load, convert=convert)
+    networks = find_networks(str(run))
+    told = []
+    settings = {"batch_sizes": (1, 2), "threads": (1,), "repeats": 1}
+    size = networks.input_size
+    bench = run_bench("run", networks.by_kind, size, **settings, tell=lambda *parts: told.append(parts))
+    for measured in bench.measurements:
+        row = next(row for row in measured.rows if row.form == "Rival")
+        assert row.median
+        assert row.difference < 1e-5
+        assert measured.fastest_rival["float32"] in ("torch", "Rival")
+    assert len(folders) == 1
+    assert not folders[0].exists()
+    assert "of no interest" not in capfd.readouterr().out
+    assert ("getting ready: dense, Rival", 2, 12) in told
+    assert told[-1] == ("done", 12, 12)
+
+
+def test_a_rival_that_computes_something_else_is_told(run, monkeypatch):
+    own_runtime(monkeypatch, lambda model, threads, images: lambda: 1.01 * model(images).detach())
+    (told,) = bench_of(run).warnings
+    assert told == "batch 1: dense, Rival differs from torch by 0.01 of the largest logit"
+    form = Form("dense", "b", nothing)
+    assert len(disagreements({form: nan})) == 1, "a NaN is no agreement"
+    assert not disagreements({Form("dense", "b", nothing, precision="int8"): 0.1})
+
+
+@pytest.mark.parametrize("fails", ["convert", "load"])
+def test_a_rival_that_fails_is_told(run, monkeypatch, fails):
+    def fail(*_):
+        raise ValueError("no such operation\nand pages more")
+
+    own_runtime(monkeypatch, fail, convert=fail if fails == "convert" else lambda source: None)
+    row = next(row for row in bench_of(run).measurements[0].rows if row.form == "Rival")
+    assert row.missing == "Rival does not take the network: ValueError: no such operation"
 
 
 def test_networks_of_a_run(run):

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from dgconv import deploy
-from dgconv.bench import forms, run, timing
+from dgconv.bench import run, timing
+from dgconv.bench.runtimes import record
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -35,7 +36,7 @@ def test_own_network(tmp_path, monkeypatch, capsys):
     for name, value in {"FEWEST": 1, "MOST": 1, "PAUSE": 0, "GET_GOING": 0}.items():
         monkeypatch.setattr(timing, name, value)  # measured, but in no time
     monkeypatch.setattr(run, "usable_cores", lambda: 1)
-    monkeypatch.setattr(forms, "save_onnx", None)  # once is enough, below
+    monkeypatch.setattr(record, "save_onnx", None)  # once is enough, below
     images = torch.randn(2, 3, 224, 224)
     names = {"images": images, "batches": [(images, torch.tensor([3, 7]))] * 4}
 

@@ -1,78 +1,87 @@
-"""The forms in which a benchmark runs a network: torch, ONNX Runtime, OpenVINO and ours."""
+"""The forms in which a benchmark runs a network: torch, ours, and every runtime that a user might take instead."""
 
 import copy
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..analysis.int8 import prepare_int8
 from ..deploy.compile.prepare import prepare
-from ..deploy.export.formats import require, save_onnx
-from ..deploy.export.outputs import difference, tensors_of
+from ..deploy.export.outputs import difference
+from ..deploy.run.prepared import PreparedModel
 from ..errors import UserError
+from .runtimes import RUNTIMES, Precision, Runtime, Source
+from .runtimes.record import Make, Runner
 
 Kind = Literal["dense", "sgc", "dgc", "model"]  # the last one: of the user's own, whatever it is
-Runner = Callable[[], Any]  # one pass over the images it was made for
-AGREE = 1e-3  # of the largest logit
+LABELS: dict[Kind, str] = {"dense": "dense", "sgc": "SGC", "dgc": "DGC", "model": "model"}
+OURS = "prepared"
+AGREE: dict[Precision, float] = {"float32": 1e-3, "int8": 0.2}  # of the largest logit
+
+
+def title_of(kind: Kind, name: str, precision: Precision) -> str:
+    """What a row is called; float32 goes without saying."""
+    return f"{LABELS[kind]}, {name}{' int8' * (precision == 'int8')}"
 
 
 @dataclass(frozen=True)
 class Form:
-    """A network of one kind, and how to run it. ``make(threads, images)`` gets it ready, or says why it cannot."""
+    """A network of one kind, and how to run it. ``get_ready()`` converts it, or says why that is not possible."""
 
     kind: Kind
     name: str
-    make: Callable[[int, Tensor], Runner]
+    get_ready: Callable[[], Make]
     layout: str = ""  # forms that differ in it alone are one row, that of the faster
+    precision: Precision = "float32"
+
+    @property
+    def is_rival(self) -> bool:
+        """Whether it is what a user would run without us."""
+        return self.kind == "dense" and self.name != OURS
+
+    @property
+    def title(self) -> str:
+        return title_of(self.kind, self.name, self.precision)
 
 
 @contextmanager
 def all_forms(
-    networks: dict[Kind, nn.Module], input_size: tuple[int, int, int], compile: bool = False
+    networks: dict[Kind, nn.Module],
+    input_size: tuple[int, int, int],
+    calibration: Tensor,
+    precisions: tuple[Precision, ...],
+    compile: bool = False,
 ) -> Iterator[list[Form]]:
-    """Every form there is, those included that lack something here."""
+    """Every form there is, those included that lack something here; those of the last network come last."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "dense.onnx"
-
-        @cache
-        def why_no_onnx_file() -> str:
-            try:
-                with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-                    save_onnx(networks["dense"], file, input_size)
-            except Exception as error:  # whatever torch finds in a network that it cannot write
-                return f"no ONNX file: {type(error).__name__}"
-            return ""
-
-        def onnx_file() -> Path:
-            if problem := why_no_onnx_file():
-                raise UserError(problem)
-            return file
-
         forms: list[Form] = []
-        for kind, model in networks.items():
-            forms += [
-                Form(kind, "torch", _eager(model, torch.contiguous_format), "NCHW"),
-                Form(kind, "torch", _eager(model, torch.channels_last), "NHWC"),
-            ]
-            if kind == "dense":
-                forms += [Form(kind, "torch.compile", _compiled(model))] if compile else []
-                forms += [
-                    Form(kind, "ONNX Runtime", lambda threads, x: _onnx_runtime(onnx_file, threads, x)),
-                    Form(kind, "OpenVINO", lambda threads, x: _openvino(onnx_file, threads, x)),
-                ]
-            forms.append(Form(kind, "prepared", _prepared(model)))
+        has_dense = "dense" in networks  # if not, torch is what others are compared with, whatever their precision
+        source = Source(networks["dense"], input_size, calibration, Path(folder)) if has_dense else None
+        for precision in precisions:
+            for kind, model in networks.items():
+                if precision == "float32" or (not has_dense and "float32" not in precisions):
+                    forms += _torch_forms(kind, model, compile and kind == "dense")
+                if source and kind == "dense":
+                    forms += [_rival(runtime, source) for runtime in RUNTIMES if runtime.precision == precision]
+                forms.append(_ours(kind, model, precision, calibration))
         yield forms
 
 
-def _eager(model: nn.Module, layout: torch.memory_format) -> Callable[[int, Tensor], Runner]:
+def _torch_forms(kind: Kind, model: nn.Module, compile: bool) -> Iterator[Form]:
+    yield Form(kind, "torch", lambda: _eager(model, torch.contiguous_format), "NCHW")
+    yield Form(kind, "torch", lambda: _eager(model, torch.channels_last), "NHWC")
+    if compile:
+        yield Form(kind, "torch.compile", lambda: _compiled(model))
+
+
+def _eager(model: nn.Module, layout: torch.memory_format) -> Make:
     def make(threads: int, images: Tensor) -> Runner:
         with torch.no_grad():
             laid_out = copy.deepcopy(model).to(memory_format=layout)  # type: ignore[call-overload]
@@ -82,10 +91,11 @@ def _eager(model: nn.Module, layout: torch.memory_format) -> Callable[[int, Tens
     return make
 
 
-def _compiled(model: nn.Module) -> Callable[[int, Tensor], Runner]:
+def _compiled(model: nn.Module) -> Make:
+    if shutil.which("g++") is None:
+        raise UserError("torch.compile needs g++")
+
     def make(threads: int, images: Tensor) -> Runner:
-        if shutil.which("g++") is None:
-            raise UserError("needs g++")
         torch._dynamo.reset()  # what was compiled before was so for another number of threads
         compiled = torch.compile(copy.deepcopy(model), dynamic=False, options={"freezing": True})
         return _without_grad(lambda: compiled(images))
@@ -93,65 +103,32 @@ def _compiled(model: nn.Module) -> Callable[[int, Tensor], Runner]:
     return make
 
 
-def _prepared(model: nn.Module) -> Callable[[int, Tensor], Runner]:
-    ready = cache(lambda: prepare(model))
-
-    def make(threads: int, images: Tensor) -> Runner:
-        prepared = ready()
-        return lambda: prepared(images)
-
-    return make
+def _rival(runtime: Runtime, source: Source) -> Form:
+    return Form("dense", runtime.name, lambda: runtime.get_ready(source), precision=runtime.precision)
 
 
-def _onnx_runtime(file: Callable[[], Path], threads: int, images: Tensor) -> Runner:
-    runtime = _installed("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = runtime.InferenceSession(str(file()), options, providers=["CPUExecutionProvider"])
-    inputs = {"images": images.numpy()}
-    return lambda: [torch.from_numpy(output) for output in session.run(None, inputs)]
+def _ours(kind: Kind, model: nn.Module, precision: Precision, calibration: Tensor) -> Form:
+    def get_ready() -> Make:
+        return Prepared(prepare(model) if precision == "float32" else prepare_int8(model, calibration))
+
+    return Form(kind, OURS, get_ready, precision=precision)
 
 
-def _openvino(file: Callable[[], Path], threads: int, images: Tensor) -> Runner:
-    core = _installed("openvino").Core()
-    model = core.read_model(file())
-    model.reshape(list(images.shape))
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",  # on some processors it would take bfloat16 by itself
-    }
-    request = core.compile_model(model, "CPU", settings).create_infer_request()
-    array = images.numpy()
-    return lambda: [torch.from_numpy(output) for output in request.infer([array], share_inputs=True).values()]
+@dataclass(frozen=True)
+class Prepared:
+    """What makes calls of a prepared model, for any number of threads."""
+
+    model: PreparedModel
+
+    def __call__(self, threads: int, images: Tensor) -> Runner:
+        return lambda: self.model(images)
 
 
-def _installed(name: str) -> Any:
-    """A runtime and what writes its file, or 'not installed' for the table."""
-    try:
-        require("onnx")
-        require("onnxscript")
-        return require(name)
-    except UserError:
-        raise UserError("not installed") from None
-
-
-def disagreement(forms: dict[Form, Runner]) -> list[str]:
-    """What forms of one network compute differently: a warning each."""
-    problems = []
-    expected: dict[Kind, list[Tensor]] = {}
-    for form, call in forms.items():
-        result = [tensor.clone() for tensor in tensors_of(call())]
-        if form.kind not in expected:
-            expected[form.kind] = result
-            continue
-        gap = difference(result, expected[form.kind])
-        if not gap <= AGREE:
-            problems.append(
-                f"{form.kind}, {form.name} {form.layout}".strip()
-                + f" differs from torch by {gap:.1g} of the largest logit"
-            )
-    return problems
+@torch.no_grad()
+def differences(calls: dict[Form, Runner], networks: dict[Kind, nn.Module], images: Tensor) -> dict[Form, float]:
+    """How far each form's result is from torch's in float32, relative to the largest logit."""
+    expected = {kind: networks[kind](images) for kind in {form.kind for form in calls}}
+    return {form: difference(call(), expected[form.kind]) for form, call in calls.items()}
 
 
 def _without_grad(call: Runner) -> Runner:

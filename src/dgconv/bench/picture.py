@@ -5,7 +5,7 @@ from pathlib import Path
 from ..analysis.figures.style import entitle
 from ..errors import UserError
 from .forms import Kind
-from .result import Bench, Measurement
+from .result import Bench, Measurement, times
 
 # told apart by colour-blind eyes
 COLOURS: dict[Kind, str] = {"dense": "#0072B2", "sgc": "#E69F00", "dgc": "#009E73", "model": "#009E73"}
@@ -41,7 +41,8 @@ def draw_bench(bench: Bench, file: Path) -> None:
     rate = "" if bench.pruning_rate is None else f", pruning rate {bench.pruning_rate:.3g}"
     entitle(
         figure,
-        f"{_end_of(bench.model)}, {size}{rate}\n{machine}\nbeside the bars: speed-up over the fastest dense form",
+        f"{_end_of(bench.model)}, {size}{rate}\n{machine}\n"
+        "beside the bars: speed-up over the fastest rival of the same precision",
     )
     figure.savefig(file)
 
@@ -59,10 +60,9 @@ def _draw_panel(panel: "Axes", measurement: Measurement) -> None:  # type: ignor
         [1e3 * row.quartiles[1] - median for median, row in zip(medians, rows, strict=True) if row.quartiles],
     ]
     bars = panel.barh([row.name for row in rows], medians, xerr=spread, color=[COLOURS[row.kind] for row in rows])
-    panel.bar_label(bars, [f"{row.speedup:.2f}x" for row in rows], padding=6, fontsize=8)
+    panel.bar_label(bars, [times(row.speedup) for row in rows], padding=6, fontsize=8)
     panel.invert_yaxis()
     panel.margins(x=0.15)
     panel.spines[["top", "right"]].set_visible(False)
     panel.tick_params(labelsize=8)
-    threads = f"{measurement.threads} thread{'s' * (measurement.threads > 1)}"
-    panel.set_xlabel(f"ms, batch {measurement.batch_size}, {threads}; bars end at the median", fontsize=8)
+    panel.set_xlabel(f"ms, {measurement.place}; bars end at the median", fontsize=8)

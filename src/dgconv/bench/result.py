@@ -10,16 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from ..text import as_text, width_of
-from .forms import Kind
-
-LABELS: dict[Kind, str] = {"dense": "dense", "sgc": "SGC", "dgc": "DGC", "model": "model"}
+from .forms import AGREE, Kind, title_of
+from .runtimes import Precision
 
 
 @dataclass(frozen=True)
 class FormTime:
     """Seconds of one form, median and quartiles, and its speed-up; or why it has none.
 
-    The speed-up is over the fastest dense form; where no dense network was measured, over torch.
+    The speed-up is over the fastest rival of the same precision, the dense network as a user would run it without us;
+    where no dense network was measured, over torch.
     """
 
     kind: Kind
@@ -29,10 +29,12 @@ class FormTime:
     quartiles: tuple[float, float] | None = None
     speedup: float | None = None
     missing: str = ""
+    precision: Precision = "float32"
+    difference: float | None = None  # from torch's result in float32, in units of the largest logit
 
     @property
     def name(self) -> str:
-        return f"{LABELS[self.kind]}, {self.form}"
+        return title_of(self.kind, self.form, self.precision)
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Measurement:
     repeats: int
     rows: list[FormTime]
     split: dict[str, float] = field(default_factory=dict)
+    fastest_rival: dict[Precision, str] = field(default_factory=dict)  # by precision, the form that ratios are to
+
+    @property
+    def place(self) -> str:
+        return f"batch {self.batch_size}, {_count(self.threads)}"
 
 
 @dataclass(frozen=True)
@@ -88,8 +95,7 @@ class Bench:
         )
         table.add_column("network, form", no_wrap=True)
         for measurement in group:
-            threads = f"{measurement.threads} thread{'s' * (measurement.threads > 1)}"
-            for heading in (f"{threads}\nms", "\nquartiles", "\nspeed-up"):
+            for heading in (f"{_count(measurement.threads)}\nms", "\nquartiles", "\nspeed-up"):
                 table.add_column(heading, justify="right", no_wrap=True)
         for rows in zip(*(measurement.rows for measurement in group), strict=True):
             table.add_row(rows[0].name, *(cell for row in rows for cell in _cells(row)))
@@ -102,22 +108,56 @@ class Bench:
 
     def _notes(self) -> Iterator[str]:
         rows = [row for measurement in self.measurements for row in measurement.rows]
-        over = "the fastest dense form" if any(row.kind == "dense" for row in rows) else "torch"
+        yield from self._baselines()
         yield (
-            f"Speed-up is over {over}. Medians and quartiles of interleaved repeats, each after a pause and "
-            "some untimed calls of the same form."
+            "Medians and quartiles of interleaved repeats, each after a pause and some untimed calls of the same form."
         )
+        for reason in dict.fromkeys(row.missing for row in rows if row.missing):
+            names = dict.fromkeys(row.name for row in rows if row.missing == reason)
+            yield f"Missing: {'; '.join(names)}: {reason}."
+        if off := _differences([row for row in rows if row.precision == "int8"]):
+            yield f"Logits differ from torch's in float32 by {off} of the largest; {AGREE['int8']} is allowed."
         if any(row.layout for row in rows):
             yield "torch: the faster of NCHW and NHWC."
         if any(measurement.split for measurement in self.measurements):
             yield f"Parts of {rows[-1].name}, were timed in calls of their own; with their share of the sum."
 
+    def _baselines(self) -> Iterator[str]:
+        """What ratios are to, in each precision."""
+        if not any(row.kind == "dense" for measurement in self.measurements for row in measurement.rows):
+            yield "Speed-up is over torch."
+            return
+        for precision in dict.fromkeys(row.precision for row in self.measurements[0].rows):
+            places: dict[str, list[str]] = {}
+            for measurement in self.measurements:
+                places.setdefault(measurement.fastest_rival.get(precision, "none"), []).append(measurement.place)
+            told = [name if len(places) == 1 else f"{name} ({'; '.join(where)})" for name, where in places.items()]
+            yield f"Speed-up in {precision} is over the fastest rival with the dense network: {', '.join(told)}."
+
+
+def _differences(rows: list[FormTime]) -> str:
+    """The greatest of each form, in words."""
+    worst: dict[str, float] = {}
+    for row in rows:
+        if row.difference is not None:
+            worst[row.name] = max(worst.get(row.name, 0.0), row.difference)
+    return ", ".join(f"{value:.2g} ({name})" for name, value in worst.items())
+
+
+def _count(threads: int) -> str:
+    return f"{threads} thread{'s' * (threads > 1)}"
+
 
 def _cells(row: FormTime) -> tuple[str, str, str]:
-    if row.median is None or row.quartiles is None or row.speedup is None:
-        return row.missing, "", ""
+    if row.median is None or row.quartiles is None:
+        return "missing", "", ""
     low, high = row.quartiles
-    return f"{1e3 * row.median:.2f}", f"{1e3 * low:.2f}-{1e3 * high:.2f}", f"{row.speedup:.2f}x"
+    return f"{1e3 * row.median:.2f}", f"{1e3 * low:.2f}-{1e3 * high:.2f}", times(row.speedup)
+
+
+def times(speedup: float | None) -> str:
+    """A ratio; nothing where there is nothing to compare with."""
+    return "" if speedup is None else f"{speedup:.2f}x"
 
 
 def _split_cells(measurement: Measurement, part: str) -> tuple[str, str, str]:

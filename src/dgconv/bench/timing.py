@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 import torch
@@ -88,15 +87,7 @@ def check_positive(name: str, values: tuple[int, ...]) -> None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """The header of the figures; None for what is not installed."""
+    """The header of the figures."""
     environment: dict[str, Any] = describe_environment("cpu")
     del environment["threads"]  # each measurement has its own
-    packages = {name: package_version(name) for name in ("onnxruntime", "openvino")}
-    return environment | {"cores": usable_cores(), "dgconv": __version__, "native kernels": native.isa()} | packages
-
-
-def package_version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    return environment | {"cores": usable_cores(), "dgconv": __version__, "native kernels": native.isa()}

@@ -13,6 +13,7 @@ from tyro.conf import Positional
 from ..bench.networks import find_networks
 from ..bench.picture import check_picture, draw_bench
 from ..bench.run import Tell, run_bench
+from ..bench.runtimes import Precision
 from ..errors import visible
 from ..files import check_file, write_atomically
 from ._output import console, make_console
@@ -22,6 +23,7 @@ def bench(
     model: Positional[str],
     batch_sizes: tuple[int, ...] = (1,),
     threads: tuple[int, ...] = (),
+    precision: tuple[Precision, ...] = ("float32",),
     pruning_rate: float | None = None,
     input_size: tuple[int, int, int] | None = None,
     repeats: int | None = None,
@@ -31,12 +33,14 @@ def bench(
 ) -> None:
     """Measure how long a network takes on this CPU: dense, with standard and with dynamic group convolution.
 
-    In torch, ONNX Runtime and OpenVINO (where installed), and prepared by dgconv. Weights are random, but for a run.
+    The dense one in torch, ncnn, ONNX Runtime and OpenVINO, all prepared by dgconv, with ratios to the fastest of the
+    others. Weights are random, but for a run.
 
     Args:
         model: Name of a model or recipe, a .toml file, or a run folder.
         batch_sizes: Images at a time.
         threads: Numbers of threads; default 1 and all cores.
+        precision: float32, int8, or both; a ratio is to the fastest of the same precision.
         pruning_rate: Share of the input channels each head leaves out.
         input_size: Channels, height, width; default as the model is trained.
         repeats: Timed calls of each form; default as many as 8 seconds hold, at least 5.
@@ -56,6 +60,7 @@ def bench(
             networks.input_size,
             batch_sizes=batch_sizes,
             threads=threads,
+            precisions=precision,
             repeats=repeats,
             compile=compile,
             tell=tell,

@@ -249,15 +249,15 @@ WRITERS: dict[Format, Callable[[nn.Module, Path, tuple[int, int, int]], Network]
 }
 
 
-def require(name: str) -> Any:
-    """A package of the extra ``export``."""
+def require(name: str, extra: str = "export") -> Any:
+    """A package that comes with an extra."""
     import importlib
 
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise UserError(
-            f'this needs {error.name or name}, which is not installed: pip install "dgconv[export]"'
+            f'this needs {error.name or name}, which is not installed: pip install "dgconv[{extra}]"'
         ) from None
 
 
