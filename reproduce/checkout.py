@@ -67,7 +67,7 @@ class Checkout:
         return SECTIONS[name](self.root, self.groups)
 
     def write_pages(self) -> list[Path]:
-        """Those that were outdated."""
+        """Writes the pages anew; the names of those that were outdated."""
         outdated = self.outdated_pages()
         for path, content in outdated.items():
             path.parent.mkdir(exist_ok=True)

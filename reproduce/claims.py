@@ -16,7 +16,7 @@ class Claim:
     than: str
 
     def line(self, groups: list[Group]) -> list[str]:
-        """As text, in the order of ``HEADINGS``."""
+        """The claim as text, in the order of ``HEADINGS``."""
         better, than = (_most_seeds(name, groups) for name in (self.better, self.than))
         cells = [self.what, f"`{self.better}`", f"`{self.than}`"]
         if better is None or than is None:

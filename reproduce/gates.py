@@ -61,7 +61,7 @@ def _table(groups: list[Group], columns: list[Column]) -> str:
 
 
 def _mean(measured: list[Facts], value: Callable[[Facts], float], form: str) -> str:
-    """Over the seeds; nothing where a record is older than the measure."""
+    """The mean over the seeds; nothing where a record is older than the measure."""
     try:
         return form.format(statistics.mean(map(value, measured)))
     except KeyError:

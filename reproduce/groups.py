@@ -42,7 +42,7 @@ class Group:
 
     @property
     def errors(self) -> dict[int, float]:
-        """By seed."""
+        """The errors by seed."""
         return {record.seed: record.error for record in self.finished}
 
     @property
@@ -70,26 +70,26 @@ class Group:
 
     @property
     def cost(self) -> NetworkCost:
-        """Of the first, and the mean of what was measured where they differ."""
+        """The cost of the first, and the mean of what was measured where they differ."""
         costs = [record.cost for record in self.finished or self.unfinished]
         macs = {key: statistics.mean(cost.macs[key] for cost in costs) for key in costs[0].macs}
         return NetworkCost(costs[0].parameters, macs, costs[0].dense_macs)
 
     @property
     def pruned_share(self) -> float | None:
-        """Of the saliencies, measured on all test images."""
+        """The share of the saliencies that is pruned, measured on all test images."""
         shares: list[Any] = [record.metrics[-1].get("pruned_share") for record in self.finished]
         return None if not shares or None in shares else statistics.mean(shares)
 
     @property
     def seconds(self) -> float | None:
-        """Of one training, the mean over seeds."""
+        """The seconds of one training, the mean over seeds."""
         times = [record.seconds for record in self.finished if record.seconds is not None]
         return statistics.mean(times) if times else None
 
 
 def group_records(records: Iterable[Record]) -> list[Group]:
-    """In the order of their first records."""
+    """The groups, in the order of their first records."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         groups[f"{record.recipe.run_name} {record.recipe.settings}"].append(record)
@@ -100,7 +100,7 @@ def group_records(records: Iterable[Record]) -> list[Group]:
 
 
 def difference(base: Group, other: Group) -> tuple[float, float | None]:
-    """Of the mean errors, and its standard error; None where one of them has a single seed."""
+    """The difference of the mean errors, and its standard error; None where one of them has a single seed."""
     delta = other.error - base.error
     if base.spread is None or other.spread is None:
         return delta, None

@@ -43,7 +43,7 @@ class MissingRun:
 
     @property
     def is_done(self) -> bool:
-        """Only its record is missing."""
+        """Whether only its record is missing."""
         return self.epochs_done == self.recipe.training.epochs
 
     @property
@@ -57,7 +57,7 @@ class MissingRun:
 
 
 def plan(groups: list[Group], patterns: Sequence[str], folder: Path) -> list[MissingRun]:
-    """Those whose recipes match one of the shell patterns, or all if there is none; what was begun comes first."""
+    """The missing runs whose recipes match one of the shell patterns, if there is any; what was begun comes first."""
     wanted = [
         recipe
         for recipe in missing_runs(groups)

@@ -22,7 +22,7 @@ PICTURES: dict[str, tuple[str, Draw]] = {
 
 
 def draw_pictures(groups: list[Group]) -> dict[str, Drawing]:
-    """Of the finished runs that the tables want, by file name; those for which there are enough."""
+    """Pictures of the finished runs that the tables want, by file name; those for which there are enough."""
     records = [record for row in all_wanted() for group in groups_of(row, groups) for record in group.finished]
     drawings = {}
     if records:
@@ -39,5 +39,5 @@ def shows(path: Path, drawing: Drawing) -> bool:
 
 
 def links_to(names: Sequence[str]) -> str:
-    """For the page beside them."""
+    """Links to the pictures, for the page beside them."""
     return "\n\n".join(f"![{PICTURES[name][0]}]({name})" for name in names)

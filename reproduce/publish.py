@@ -44,13 +44,13 @@ def publish(run: Path, checkout: Checkout, data_dir: str | None = None) -> Path:
 
 
 def weights_name(record: Record) -> str:
-    """That of the recipe, and what was changed about it."""
+    """The name of the recipe, and what was changed about it."""
     recipe, change = record.folder.parts[-3:-1]
     return recipe if change == AS_IT_IS else f"{recipe}+{change}"
 
 
 def _forget_old_weights(published: Record, checkout: Checkout) -> None:
-    """Of the recipe's other seeds: where theirs were, there will be those of the published one."""
+    """Forgets the weights of the recipe's other seeds: where theirs were, there will be those of the published one."""
     others = [record for record in checkout.records if record.folder.parent == published.folder.parent]
     for other in others:
         if other.folder != published.folder and "weights" in other.config:

@@ -52,7 +52,7 @@ class Record(TrainedRun):
 
     @property
     def seconds(self) -> float | None:
-        """Of the whole training; None where it was timed without waiting for the device, as it once was."""
+        """The seconds of the whole training; None where it was timed without waiting for the device, as it once was."""
         if "first_step_seconds" not in self.metrics[0]:
             return None
         return float(sum(epoch["seconds"] for epoch in self.metrics))
@@ -67,7 +67,7 @@ class Record(TrainedRun):
 
     @property
     def version(self) -> str:
-        """Of dgconv."""
+        """The version of dgconv."""
         return str(self.config.get("dgconv", "not known"))
 
     @property
@@ -99,7 +99,7 @@ def changes_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def as_text(value: Any) -> str:
-    """Of a setting."""
+    """A setting as text."""
     if isinstance(value, list | tuple):
         return "-".join(map(str, value))
     return "default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

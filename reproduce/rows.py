@@ -77,7 +77,7 @@ class Row:
 
     @property
     def against_paper(self) -> str:
-        """By how much our error is above the reported one."""
+        """Our error less the reported one."""
         if not self.group or not self.group.finished or not self.reported or self.reported.error is None:
             return ""
         return f"{self.group.error - self.reported.error:+.2f}"
@@ -127,18 +127,18 @@ def rows_for(wanted: Wanted, groups: list[Group]) -> list[Row]:
 
 
 def other_rows(groups: list[Group]) -> list[Row]:
-    """Of the runs that no table asks for."""
+    """Rows of the runs that no table asks for."""
     shown = [group for wanted in all_wanted() for group in groups_of(wanted, groups)]
     return [Row.of_group(group) for group in groups if group not in shown]
 
 
 def all_rows(groups: list[Group]) -> list[Row]:
-    """Of all wanted runs, there or missing, and then of all others."""
+    """Rows of all wanted runs, there or missing, and then of all others."""
     return [row for wanted in all_wanted() for row in rows_for(wanted, groups)] + other_rows(groups)
 
 
 def list_numbers(numbers: Iterable[int]) -> str:
-    """In their order; of more than three that follow on each other, the first and the last."""
+    """Numbers in their order; of more than three that follow on each other, the first and the last."""
     ordered = sorted(numbers)
     runs = [[number for _, number in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
     return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 3 else ", ".join(map(str, run)) for run in runs)

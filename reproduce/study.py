@@ -18,7 +18,7 @@ HEADINGS = ("what changed", "top-1 error", "difference ± standard error", "beyo
 
 @dataclass(frozen=True)
 class Change:
-    """Of one setting, as text."""
+    """A change of one setting, as text."""
 
     setting: str
     before: str
@@ -65,7 +65,7 @@ class Study:
 
     @property
     def lines(self) -> list[list[str]]:
-        """As text, in the order of ``HEADINGS``; the base first."""
+        """The study as text, in the order of ``HEADINGS``; the base first."""
         base = Row.of_group(self.base)
         changes = sorted([*self.factors, *self.missing], key=lambda change: change.order)
         cells = [c.cells if isinstance(c, Factor) else [c.what, "missing", "", "", ""] for c in changes]
@@ -117,7 +117,7 @@ def _missing(base: Group, groups: list[Group]) -> list[Change]:
 
 
 def find_base(name: str, groups: list[Group]) -> Group:
-    """By its folder in results, such as 'digits' or 'digits/epochs=5'."""
+    """The base by its folder in results, such as 'digits' or 'digits/epochs=5'."""
     by_folder = {_folder_of(record): group for group in groups for record in group.finished}
     if name not in by_folder:
         raise unknown_name("base of a study", name, by_folder)
@@ -130,7 +130,7 @@ def _folder_of(record: Record) -> str:
 
 
 def find_studies(groups: list[Group]) -> list[Study]:
-    """Of every recipe of ours, as it is or only shortened, that has been varied in one setting.
+    """A study of every recipe of ours, as it is or only shortened, that has been varied in one setting.
 
     Other recipes in the tables are no variations, though they may differ in one setting.
     """

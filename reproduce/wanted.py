@@ -22,7 +22,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class WantedChange:
-    """For the study of what matters: a recipe with one setting changed, and one seed."""
+    """A run for the study of what matters: a recipe with one setting changed, and one seed."""
 
     recipe: str
     setting: str

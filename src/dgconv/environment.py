@@ -31,7 +31,7 @@ def describe_environment(device: torch.device | str) -> dict[str, str | int]:
 
 
 def usable_cores() -> int:
-    """That this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -160,12 +160,12 @@ def read_values(target: type[T], values: Any, source: str, *, ignore_unknown: bo
 
 
 def check_table(kind: Any, values: Any, source: str) -> None:
-    """That values are as a ``TypedDict`` has them. Keys it does not name are free, and null stands for none."""
+    """Checks that values are as a ``TypedDict`` has them. Keys it does not name are free, and null stands for none."""
     _check_keys(kind, values, source, f"{source}: ")
 
 
 def check_option(value: Any, kind: Any, name: str) -> None:
-    """That one value is of a kind; what ``name`` begins the message with."""
+    """Checks that one value is of a kind; ``name`` is what the message begins with."""
     _convert(value, kind, name)
 
 

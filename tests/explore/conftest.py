@@ -98,5 +98,5 @@ def encoded():
 
 @pytest.fixture(scope="session")
 def a_photo():
-    """Smooth, so that scaling it keeps it recognisable."""
+    """Smooth, so that scaling it keeps it recognizable."""
     return Image.linear_gradient("L").resize((90, 60)).convert("RGB")

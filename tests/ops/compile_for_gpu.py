@@ -37,15 +37,15 @@ class Compiled:
         signature, constants, attributes = {}, {}, {}
         for place, parameter in enumerate(self.kernel.params):
             value = given[parameter.name]
-            specialised = not parameter.do_not_specialize
-            if parameter.is_constexpr or (specialised and value is not None and type(value) is int and value == 1):
+            specialized = not parameter.do_not_specialize
+            if parameter.is_constexpr or (specialized and value is not None and type(value) is int and value == 1):
                 signature[parameter.name], constants[(place,)] = "constexpr", value
                 continue
             is_tensor = isinstance(value, torch.Tensor)
             signature[parameter.name] = (
                 POINTERS[value.dtype] if is_tensor else "fp32" if isinstance(value, float) else "i32"
             )
-            if is_tensor or (specialised and type(value) is int and value % 16 == 0):
+            if is_tensor or (specialized and type(value) is int and value % 16 == 0):
                 attributes[(place,)] = [["tt.divisibility", 16]]
         compile(ASTSource(self.kernel, signature, constants, attributes), target=TARGET, options=options)
         self.launches += 1

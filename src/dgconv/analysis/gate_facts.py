@@ -18,7 +18,7 @@ GENERATOR = ("weight1", "weight2", "bias")  # parameters of a saliency generator
 
 
 def measure_gates(run: TrainedRun) -> dict[str, Any]:
-    """Over all test images of a run with weights and dynamic layers. Errors are in percent."""
+    """Facts over all test images of a run with weights and dynamic layers. Errors are in percent."""
     recording, evaluation = run.recorded
     start = _untrained(run)
     probabilities = [layer.pruning_probability for layer in recording.layers.values()]

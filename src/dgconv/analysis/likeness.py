@@ -28,7 +28,7 @@ class Likeness:
 
     @property
     def means(self) -> dict[str, float]:
-        """Over the layers."""
+        """The means over the layers."""
         return {name: float(torch.tensor(values).nanmean()) for name, values in self.curves.items()}
 
 

@@ -180,7 +180,7 @@ def _kept_bytes(model: nn.Module, x: Tensor, precision: str) -> int:
 
 
 def _stages(model: nn.Module, epochs: int, ramp_end: float) -> list[Stage]:
-    """None of them for a network without dynamic layers."""
+    """The stages of the schedule; none for a network without dynamic layers."""
     rates = [layer.pruning_rate for _, layer in dynamic_layers(model)]
     if not rates:
         return []

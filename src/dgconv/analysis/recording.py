@@ -106,7 +106,7 @@ class Recording:
         return (decisions - kept) / max(1, decisions)
 
     def tell_labels(self, labels: Tensor) -> None:
-        """Those of the next batch."""
+        """Takes the labels of the next batch."""
         self._next_labels = labels
 
     def begin(self, model: nn.Module, args: tuple[Any, ...]) -> None:

@@ -73,7 +73,7 @@ class TrainedRun:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """Those of every epoch, one at least."""
+        """The metrics of every epoch, one at least."""
         if not self.files.metrics:
             raise UserError(f"{self.folder} has no metrics, or an empty file of them: no epoch of it is known")
         return self.files.metrics

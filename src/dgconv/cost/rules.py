@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(module: nn.Module, call: MacCall) -> Cost | None:
-    """None where no rule fits."""
+    """The cost of a layer; None where no rule fits."""
     if rule := rule_for(module):
         dense = _undivided(module, call)
         share, overhead = rule(module, call)

@@ -27,7 +27,7 @@ def load_cifar(
     workers: int | None = None,
     corrupt: CorruptImages | None = None,
 ) -> Data:
-    """Checked to be what its name says, because its known mean and standard deviation belong to it alone."""
+    """CIFAR, checked to be what its name says: its known mean and standard deviation belong to it alone."""
     otherwise = f"Use the data set 'parquet' for anything but {name} as published."
     if image_size not in (None, SIDE):
         raise UserError(f"image size {image_size} is not {SIDE}, the size of {name}. {otherwise}")

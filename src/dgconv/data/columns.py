@@ -22,7 +22,7 @@ class Columns:
 
 
 def find_columns(schema: pa.Schema, file: Path, label_column: str | None) -> Columns:
-    """Read them off the schema of `file`; `label_column` overrules the choice of the label."""
+    """The columns, read off the schema of `file`; `label_column` overrules the choice of the label."""
     features = _features(schema)
     label = _label_column(schema, features, file, label_column)
     return Columns(_image_column(schema, features, file), label, _class_names(features, label))

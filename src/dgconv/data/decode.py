@@ -84,7 +84,7 @@ def _problem(source: Encoded, index: int, reason: object) -> str:
 
 
 def _refuse_giants(image: Image.Image, content: bytes) -> None:
-    """By the header alone: nothing is decoded yet."""
+    """Refuses giant images by the header alone: nothing is decoded yet."""
     pixels = image.width * image.height
     if pixels > MOST_PIXELS:
         most = MOST_PIXELS // 10**6
@@ -107,7 +107,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def give_back_memory() -> None:
-    """To the system, where the C library is GNU's: of what a large image took it would keep all for the next one."""
+    """Gives memory back to the system: GNU's C library would keep all that a large image took for the next one."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -90,7 +90,7 @@ def _read_split(folder: Path, classes: list[str]) -> tuple[Files, Tensor]:
 
 
 def _images_in(class_folder: Path) -> list[Path]:
-    """Also in subfolders and linked ones. Nothing hidden: those are other programs' copies, as macOS's ._1.jpg."""
+    """The images of a folder, its subfolders and linked ones, but none hidden: those are copies, as macOS's ._1.jpg."""
     images: list[Path] = []
     seen: set[str] = set()  # folders, each read once: a link to one above itself would never end
     for place, folders, names in os.walk(class_folder, followlinks=True, onerror=_raise):

@@ -48,7 +48,7 @@ def look_at_data(
     label_column: str | None = None,
     skip_corrupt_images: bool = False,
 ) -> DataFacts:
-    """Known by the name of the data set where that says it all, otherwise read from its folder."""
+    """The facts of a data set, by its name where that says it all, otherwise read from its folder."""
     record = find_data(name)
     has_folder = data_dir is not None and Path(data_dir).expanduser().is_dir()
     if record.facts is None or (record.facts.source == "assumed" and has_folder):

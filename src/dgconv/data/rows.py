@@ -96,7 +96,7 @@ def _room(file: Path) -> int:
 
 
 def _rows_at_a_time(file: Path, notes: pq.FileMetaData, names: list[str]) -> int:
-    """As many as hold no more memory than is meant, whatever a value of a page may be."""
+    """How many rows hold no more memory than is meant, whatever a value of a page may be."""
     if notes.num_rows > file.stat().st_size:
         raise ValueError(f"it says that it has {notes.num_rows:,} rows, more than bytes")
     total = largest = 1

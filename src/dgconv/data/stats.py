@@ -12,7 +12,7 @@ SAMPLE = 10_000  # images measured at most, enough to be right within about 0.00
 
 
 class Stats(NamedTuple):
-    """Per channel, in units of 0..1 pixels."""
+    """Mean and standard deviation of each channel, in units of 0..1 pixels."""
 
     mean: RGB
     std: RGB

@@ -19,7 +19,7 @@ MOST_REACH = 1 << 16  # pixels from one end of a window to the other
 
 
 class Range(NamedTuple):
-    """Of whole numbers, both ends included."""
+    """A range of whole numbers, both ends included."""
 
     least: int
     most: int
@@ -55,7 +55,7 @@ def problem(step: Step) -> str | None:
 
 
 def _problems(record: Any) -> Iterator[str]:
-    """Of a step, or of a part of one."""
+    """What is wrong with a step, or a part of one."""
     kind = type(record)
     yield from _numbers(record)
     if kind in TOGETHER:
@@ -80,7 +80,7 @@ def _numbers(record: Any) -> Iterator[str]:
 
 
 def _features(step: Any) -> set[str]:
-    """Those of the fields that set a step apart from the plainest one."""
+    """The fields that set a step apart from the plainest one."""
     return {
         name
         for name in set().union(*TOGETHER[type(step)])

@@ -47,7 +47,7 @@ class _Refused(Exception):
 
 
 def _check_types(graph: Any) -> None:
-    """That every field, of every record, holds what the record says."""
+    """Checks that every field, of every record, holds what the record says."""
     if type(graph) is not Graph:
         raise _Refused("there is none")
     if not isinstance(graph.steps, list) or len(graph.steps) > MOST_STEPS:
@@ -181,7 +181,7 @@ def _argument_problems(leaf: Any, inputs: int) -> Iterator[str]:
 
 
 def _signature_problems(call: TorchCall) -> Iterator[str]:
-    """That a function is called as it can be, and writes into nothing that it is given."""
+    """What is wrong with a call: a function takes no such arguments, or writes into what it is given."""
     try:
         arguments = inspect.signature(call.function).bind(*call.args, **call.kwargs).arguments
     except ValueError:  # a builtin, which has no signature, and takes what it writes to by name alone

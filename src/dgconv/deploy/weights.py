@@ -83,7 +83,7 @@ def _read(file: Any, size: int) -> TensorFile:
 
 
 def _tensors(header: dict[str, Any], data: Tensor) -> dict[str, Tensor]:
-    """Those that the header names: one behind the other, from the first byte to the last."""
+    """The tensors that the header names: one behind the other, from the first byte to the last."""
     tensors: dict[str, Tensor] = {}
     at = 0
     for name, entry in sorted(header.items(), key=lambda item: _begin(item[1])):

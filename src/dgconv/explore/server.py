@@ -69,7 +69,7 @@ class ExploreServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Not more at a time than there is room for: each takes a thread."""
+        """Answers no more requests at a time than there is room for: each takes a thread."""
         if self.connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
@@ -211,7 +211,7 @@ class _Handler(BaseHTTPRequestHandler):
                     break
 
     def end_headers(self) -> None:
-        """Also those of what the base class refuses."""
+        """The headers of every answer, those of what the base class refuses, too."""
         for name, value in self.server.headers.items():
             self.send_header(name, value)
         self.connection.settimeout(PATIENCE)

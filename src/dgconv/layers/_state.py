@@ -26,7 +26,7 @@ class CountingBuffers(nn.Module):
 
 
 def _problem(value: Any, least: int, most: int) -> str | None:
-    """Of a tensor that holds numbers; one without, as on the meta device or of a compiler's, is no concern of ours."""
+    """What is wrong with a tensor; nothing, where it has no numbers, as on the meta device or in a compiler."""
     if type(value) not in (Tensor, nn.Parameter) or value.is_meta or not value.numel():
         return None
     if value.is_floating_point() or value.is_complex():

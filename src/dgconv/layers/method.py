@@ -94,7 +94,7 @@ class Method:
 
     @property
     def cost_options(self) -> set[str]:
-        """Those that are set for a MAC budget."""
+        """The options that are set for a MAC budget."""
         return {*self.in_comparisons(1.0), *([self.knob.option] if self.knob else [])}
 
     def check(self, **values: Any) -> None:
@@ -121,12 +121,12 @@ def find_method(name: str) -> Method:
 
 
 def layer_methods() -> dict[str, Method]:
-    """Those that put a layer in the place of a convolution, by name."""
+    """The methods that put a layer in the place of a convolution, by name."""
     return {name: method for name, method in METHODS.items() if not method.prunes}
 
 
 def pruning_methods() -> dict[str, Method]:
-    """Those that prune filters of a dense network, by name."""
+    """The methods that prune filters of a dense network, by name."""
     return {name: method for name, method in METHODS.items() if method.prunes}
 
 

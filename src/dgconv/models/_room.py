@@ -22,7 +22,7 @@ class Room(NamedTuple):
 
     @staticmethod
     def of(shapes: Mapping[str, Sequence[int]]) -> "Room":
-        """As much as weights of these shapes need."""
+        """The room that weights of these shapes need."""
         tensors, numbers = len(shapes), sum(map(math.prod, shapes.values()))
         why = f"larger than its weights, which are {numbers:,} numbers in {tensors:,} tensors"
         return Room(max(SMALL.tensors, SLACK * tensors), max(SMALL.numbers, SLACK * numbers), why)

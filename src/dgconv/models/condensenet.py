@@ -97,7 +97,7 @@ def condensenet20(
     stages: tuple[int, ...] = (3, 3, 3),
     growth: tuple[int, ...] = (8, 16, 32),
 ) -> CondenseNet:
-    """Not in the paper: small enough to train on a CPU while you watch."""
+    """A CondenseNet that is not in the paper: small enough to train on a CPU while you watch."""
     return CondenseNet(stages, growth, "cifar", conv_layer, num_classes)
 
 

@@ -255,7 +255,7 @@ class _Instructions:
         return popped
 
     def _storage(self, about: Any) -> Storage | Named:
-        """Out of ('storage', type, key, device, count); older versions have a sixth, for a part of another one."""
+        """The storage of ('storage', type, key, device, count, and of old a sixth, for a part of another one)."""
         word, kind, key, _, numbers, *more = about
         if word != "storage" or not isinstance(kind, Named) or not isinstance(key, str) or any(more):
             raise ValueError("it has a storage of an unknown form")
@@ -269,7 +269,7 @@ class _Instructions:
 
 
 def _set_items(items: Sequence[Any], target: Any) -> None:
-    """Only plain keys: to hash a tuple takes as long as it is deep, and it may be as deep as no stack is."""
+    """Takes only plain keys: to hash a tuple takes as long as it is deep, and it may be as deep as no stack is."""
     if not isinstance(target, dict) or len(items) % 2 or not all(isinstance(key, str | int) for key in items[::2]):
         raise ValueError("it has a dict with keys that are neither words nor numbers")
     target.update(zip(items[::2], items[1::2], strict=True))

@@ -103,7 +103,7 @@ SHARED: tuple[type[Structure], ...] = (Planes, Conv, Selection, Region, Norm, Wi
 
 
 class _Entry(Structure):
-    """Of csrc/layout.cpp: a struct, or a field of one."""
+    """An entry of csrc/layout.cpp: a struct, or a field of one."""
 
     _fields_: ClassVar = [("name", c_char_p), *_fields("offset bytes", c_int64)]
 

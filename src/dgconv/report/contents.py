@@ -88,7 +88,7 @@ def gather(
 
 
 def _titles(runs: Sequence[TrainedRun]) -> list[str]:
-    """Those that several have, as runs of one recipe with other settings do, with the name of the folder."""
+    """The titles; those that several have, as runs of one recipe with other settings do, with the folder's name."""
     titles = [run.recipe.title if "recipe" in run.config else run.name for run in runs]
     return [
         title if titles.count(title) == 1 else f"{title} ({run.folder.resolve().name})"
@@ -134,7 +134,7 @@ def _draw_all(drawings: Mapping[str, Callable[[], Drawing]], tell: Tell) -> tupl
 
 
 def _settings(recipe: Recipe) -> list[Setting]:
-    """Those that say something: a field that is None leaves the choice to the model."""
+    """The settings that say something: a field that is None leaves the choice to the model."""
     default = Recipe()
     return [
         Setting(name.replace("_", " "), _as_text(value), value == default.get(name))

@@ -85,7 +85,7 @@ def _curves(subject: Subject, runs: Sequence[Epochs]) -> list[Curve]:
 
 
 def _value(line: dict[str, Any], key: str, is_log: bool) -> float | None:
-    """None where there is nothing to draw: no value, or one that went beyond all bounds."""
+    """A value to draw; None where there is none, or one that went beyond all bounds."""
     value = line.get(key)
     return value if value is not None and math.isfinite(value) and not (is_log and value <= 0) else None
 

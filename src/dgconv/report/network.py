@@ -6,7 +6,7 @@ from ..errors import UserError
 
 
 def count_network(run: TrainedRun, convention: Convention) -> MacCount:
-    """Measured on images where it depends on them, if weights and data are there; else what the options tell."""
+    """The cost: measured where it depends on images, if weights and data are there; else what the options tell."""
     try:
         return run.macs(convention)
     except UserError:

@@ -35,7 +35,7 @@ class RunFolder:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """Those of every epoch; None for what was no number. Empty where nothing was written down."""
+        """The metrics of every epoch; None for what was no number. Empty where nothing was written down."""
         return read_metrics(self.path)
 
     @property
@@ -84,7 +84,7 @@ class RunFolder:
         return self.weights_file.is_file()
 
     def weights(self) -> dict[str, Tensor]:
-        """Those of the network after its last whole epoch, by name."""
+        """The weights of the network after its last whole epoch, by name."""
         return self._read_weights(lambda path: read_tensors(path).tensors)
 
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -123,7 +123,7 @@ class RunFolder:
         write_atomically(self.path / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
 
     def write_metrics(self, content: bytes) -> None:
-        """Those of another run folder, as they are."""
+        """Writes the metrics of another run folder, as they are."""
         write_atomically(self.path / METRICS, content)
 
     def write_weights(self, tensors: dict[str, Tensor]) -> None:

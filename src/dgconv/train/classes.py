@@ -19,7 +19,7 @@ def load_data_of_run(run: RunFolder, recipe: Recipe, data_dir: str | None = None
 
 
 def refuse_other_classes(trained: list[str], data: Data, folder: Path) -> None:
-    """Where a number means another class, right answers would count as wrong. ``trained`` is empty if unknown."""
+    """Refuses classes of other numbers: right answers would count as wrong. ``trained`` is empty if unknown."""
     if not trained:
         return
     if len(trained) != len(data.classes):

@@ -305,7 +305,7 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of them that may change a result by more than its noise."""
+        """The settings that may change a result by more than its noise."""
         return {name: value for name, value in self.flat.items() if name not in ABOUT or ABOUT[name].changes_result}
 
     def differences(self, other: "Recipe") -> dict[str, tuple[Any, Any]]:

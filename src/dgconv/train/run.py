@@ -188,7 +188,7 @@ class Run:
     # -- one step ------------------------------------------------------------------------------------------------
 
     def _first_step(self, x: Tensor, target: Tensor) -> list[Tensor]:
-        """Timed, because it does what is done once: compiles kernels and captures the graph."""
+        """The first step, timed because it does what is done once: compiles kernels and captures the graph."""
         started = time.perf_counter()
         saliencies = self._step(x, target)
         if self.device.type == "cuda":

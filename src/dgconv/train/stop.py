@@ -34,7 +34,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """So many minutes from now on."""
+    """A time limit, so many minutes from now on."""
 
     minutes: float
     began: float = field(default_factory=time.monotonic)
@@ -49,7 +49,7 @@ class TimeLimit:
 
 
 class StopRequest:
-    """Made by a signal, of which the first counts, or by a time limit that is over. A second Ctrl-C stops at once."""
+    """A request by a signal, of which the first counts, or by a time limit. A second Ctrl-C ends at once."""
 
     def __init__(self, limit: TimeLimit | None = None) -> None:
         self.number, self.limit = 0, limit

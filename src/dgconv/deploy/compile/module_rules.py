@@ -31,7 +31,7 @@ PARTS = (SaliencyGenerator, HeadGate, GlobalGate, nn.Linear, nn.BatchNorm2d, nn.
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """That of its class, or of a base class whose forward it did not change."""
+    """The rule of its class, or of a base class whose forward it did not change."""
     if has_forward_hooks(module) or any(name in vars(module) for name in FORWARD):
         return None
     for base in type(module).__mro__:

@@ -183,7 +183,7 @@ class _Translator:
         return broadcast(values) if is_elementwise or function in SHAPE_KEEPING.values() else None
 
     def _rebind(self, node: fx.Node, changed: Any, result: Any) -> None:
-        """After a change in place, whoever reads the tensor by its other names reads the new one."""
+        """Renames a tensor after a change in place: whoever reads it by its other names reads the new one."""
         if isinstance(changed, int | float):
             return
         if not isinstance(changed, Value):

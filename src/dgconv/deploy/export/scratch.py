@@ -48,7 +48,7 @@ def _is_of_this_machine(folder: Path) -> bool:
 
 
 def _hold(folder: Path) -> FileLock | None:
-    """None where another process has it, or nobody can."""
+    """The lock; None where another process has it, or nobody can."""
     try:
         return hold(folder / LOCK)
     except Timeout:

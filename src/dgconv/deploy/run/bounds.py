@@ -114,7 +114,7 @@ def _empty(shape: Shape) -> Tensor:
 
 
 def _bytes(value: Any) -> int:
-    """As if every view had memory of its own, which somebody may give it."""
+    """The bytes of a value, as if every view had memory of its own, which somebody may give it."""
     return sum(leaf.numel() * leaf.element_size() for leaf in _leaves(value) if isinstance(leaf, Tensor))
 
 
@@ -175,7 +175,7 @@ def _short(*args: Any, **kwargs: Any) -> None:
 
 
 def _few_parts(x: Any, size: Any, dim: int = 0, **kwargs: Any) -> None:
-    """Of a tensor that is cut, every part is a tensor."""
+    """Refuses to cut a tensor into very many: every part is one."""
     if not isinstance(x, Tensor) or not isinstance(dim, int) or not -x.dim() <= dim < x.dim():
         raise Refused("it cuts what is no tensor")
     if isinstance(size, int) and x.shape[dim] > MOST_PARTS * max(1, size):
@@ -195,7 +195,7 @@ def _refuse_pooling(result: Any, x: Tensor, kernel_size: Any, *args: Any, **kwar
 
 
 def _room_for_columns(x: Any, weight: Any, *args: Any, **kwargs: Any) -> None:
-    """Of each pixel torch makes all that it adds to the result, before it adds it."""
+    """Refuses what torch has no room for: of each pixel it makes all that it adds to the result, before it adds it."""
     if not isinstance(x, Tensor) or not isinstance(weight, Tensor) or x.dim() != 4 or weight.dim() != 4:
         raise Refused("it takes a tensor of four dimensions, and another")
     size = 4 * prod(x.shape[2:]) * prod(weight.shape[1:])

@@ -151,7 +151,7 @@ class Budget:
         self._peak = max(self._peak, self._used)
 
     def _make_room(self, size: int) -> None:
-        """As far as there is something to give up."""
+        """Gives up what can be given up, as far as it is needed."""
         while self._used + size > self.limit and self._kept:
             _, (held, drop) = self._kept.popitem(last=False)
             self._used -= held

@@ -29,7 +29,7 @@ def laid_out_like(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _is_far_faster(conv: Conv) -> bool:
-    """By Winograd's method, with narrow groups, or because it computes less than torch would."""
+    """Whether native code is far faster: with Winograd's method, narrow groups, or less to compute than torch has."""
     is_winograd = conv.weight.shape[2:] == (3, 3) and conv.stride == conv.dilation == (1, 1)
     return not _is_depthwise(conv) and (is_winograd or conv.groups > 1 or not _is_plain(conv))
 

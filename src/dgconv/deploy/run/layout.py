@@ -90,7 +90,7 @@ class Layout:
             BUDGET.give_back(arena)
 
     def _refuse_large_values(self) -> None:
-        """Of all that the kernels have to count, a value has the most."""
+        """Refuses values that kernels cannot count: of all that they count, a value has the most."""
         sizes = {name: prod(as_planes(shape)) for name, shape in self._shapes.items()}
         name = max(sizes, key=lambda name: sizes[name])
         self._largest = sizes[name]

@@ -25,7 +25,7 @@ INLINE Vec load_channels(const float* values, const Item& item) {
     return values ? load_first(values + item.group, item.outputs) : Vec{};
 }
 
-// Rows of the input, normalised.
+// Rows of the input, normalized.
 class TurnedRows {
   public:
     TurnedRows(const Conv& conv, const Planes& x) : conv(conv), x(x) {}

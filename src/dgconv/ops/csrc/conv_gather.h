@@ -1,4 +1,4 @@
-// Collects the input of one item for the direct forms: the channels to convolve, normalised, gated and padded, laid out
+// Collects the input of one item for the direct forms: the channels to convolve, normalized, gated and padded, laid out
 // so that each tap of the kernel reads its pixels one after the other.
 #pragma once
 

@@ -125,7 +125,7 @@ def _count(chunk, B, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
 
 @triton.jit
 def _store_means(pooled_ptr, y, mask, channel, chunk, B, C, P, BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr):
-    """Of each image of a tile [BLOCK_B, BLOCK_P] that holds whole images."""
+    """Stores the mean of each image of a tile [BLOCK_B, BLOCK_P] that holds whole images."""
     b = chunk // tl.cdiv(P, BLOCK_P) * BLOCK_B + tl.arange(0, BLOCK_B)
     means = tl.sum(tl.where(mask, y.to(tl.float32), 0.0), 1) / P
     tl.store(pooled_ptr + b * C + channel, means, mask=b < B)

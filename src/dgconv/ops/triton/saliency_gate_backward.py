@@ -67,7 +67,7 @@ def _parameter_grads_kernel(
     grad_weight1_ptr, grad_weight2_ptr, grad_bias_ptr, batch, heads, channels, width,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_D: tl.constexpr, SIGNED: tl.constexpr, BOTH: tl.constexpr,
 ):  # fmt: skip
-    """Of one head, for a block of channels: sums over the batch."""
+    """Gradients of one head's parameters, for a block of channels: sums over the batch."""
     head, c = tl.program_id(1), tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     real = (c < channels)[None, :]
     d = tl.arange(0, BLOCK_D)
