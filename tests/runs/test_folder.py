@@ -52,6 +52,7 @@ def opened(monkeypatch):
         counted(module, "read_whole")
     for module in (checkpoint, folder):
         counted(module, "read_tensors")
+    counted(folder, "read_shapes")
     return counts
 
 
@@ -82,8 +83,8 @@ def test_so_it_is_by_all_that_look_at_one(path, opened):
     model = load_model(run)
     assert input_size_of(run, model) == (3, 8, 8)
     assert Recipe.of_run(run) == RECIPE
-    assert opened == {CONFIG: 1, WEIGHTS: 1}
     assert TrainedRun(run).recipe == RECIPE
+    assert TrainedRun(run).untrained_model.config == model.config
     assert opened == {CONFIG: 1, WEIGHTS: 1}
 
 

@@ -42,8 +42,9 @@ def copy_to_cpu(tensor: Tensor) -> Tensor:
 def load_model(run: RunFolder | Path | str, device: torch.device | str = "cpu") -> ImageClassifier:
     """The model of a run folder, in eval mode."""
     run = run if isinstance(run, RunFolder) else RunFolder(run)
-    model = _build(run, Room.of(run.weight_shapes()))
-    put_weights(model, run.weights(), run.weights_file)
+    weights = run.weights()  # first: their shapes are known then, and the file is read once
+    model = _build(run, Room.of(run.weight_shapes))
+    put_weights(model, weights, run.weights_file)
     return model.to(device).eval()
 
 
@@ -52,7 +53,7 @@ def build_from_run(run: RunFolder) -> ImageClassifier:
     room = WITHOUT_WEIGHTS
     if run.has_weights:
         with suppress(UserError):  # damaged ones are of no use here, and who wants them is told
-            room = Room.of(run.weight_shapes())
+            room = Room.of(run.weight_shapes)
     return _build(run, room)
 
 

@@ -85,8 +85,11 @@ class RunFolder:
 
     def weights(self) -> dict[str, Tensor]:
         """The weights of the network after its last whole epoch, by name."""
-        return self._read_weights(lambda path: read_tensors(path).tensors)
+        tensors = self._read_weights(lambda path: read_tensors(path).tensors)
+        self.weight_shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        return tensors
 
+    @cached_property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
         """Their shapes, which say how large the network is before it is built."""
         return self._read_weights(read_shapes)
