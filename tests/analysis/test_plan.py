@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from dgconv.analysis.kept_costs import cost_of, describe_network, kept_costs
-from dgconv.analysis.plan import agreement_with, count_cost, estimate_memory, facts_of, plan_training
+from dgconv.analysis.plan import agreement_with, count_cost, estimate_memory, plan_training
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.layers.method import pruning_methods
@@ -41,7 +41,7 @@ def test_every_recipe_passes_a_dry_run_and_its_macs_match_the_paper(name, capsys
     is_dense = "_" not in recipe.model.name
     for convention, macs in plan["cost"]["macs"].items():
         assert (macs == plan["cost"]["dense_macs"][convention]) == is_dense
-    kept = kept_costs().get(describe_network(recipe, facts_of(recipe)))
+    kept = kept_costs().get(describe_network(recipe, recipe.data.facts()))
     assert (kept and asdict(kept)) == plan["cost"], "write them anew: python -m reproduce costs"
 
     assert plan["reported"] == (reported and asdict(reported))
@@ -77,7 +77,7 @@ def test_memory_grows_with_the_batch_and_shrinks_with_the_precision():
 
 def test_leaves_the_number_of_threads_as_it_was():
     before = torch.get_num_threads()
-    count_cost(Recipe(), facts_of(Recipe()))
+    count_cost(Recipe(), Recipe().data.facts())
     assert torch.get_num_threads() == before
 
 
@@ -89,25 +89,25 @@ def test_the_stages_of_the_schedule():
 
 def test_a_folder_is_counted_if_it_is_there(tmp_path):
     recipe = Recipe.of(data="folder", data_dir=str(tmp_path / "nowhere"))
-    assert facts_of(recipe).source == "assumed"
-    assert facts_of(recipe).classes == 1000
+    assert recipe.data.facts().source == "assumed"
+    assert recipe.data.facts().classes == 1000
     for split, count in (("train", 3), ("test", 1)):
         for name in ("cat", "dog"):
             (tmp_path / split / name).mkdir(parents=True)
             for number in range(count):
                 Image.new("RGB", (8, 8)).save(tmp_path / split / name / f"{number}.png")
-    data = facts_of(Recipe.of(data="folder", data_dir=str(tmp_path), image_size=64))
+    data = Recipe.of(data="folder", data_dir=str(tmp_path), image_size=64).data.facts()
     assert (data.train_images, data.classes, data.side, data.source) == (6, 2, 64, "counted")
 
 
 def test_wrong_data():
     with pytest.raises(UserError, match="unknown data set 'cifar'"):
-        facts_of(Recipe.of(data="cifar"))
+        Recipe.of(data="cifar").data.facts()
     with pytest.raises(UserError, match="image size 64 is not 32, the size of cifar10"):
-        facts_of(Recipe.of(data="cifar10", image_size=64))
+        Recipe.of(data="cifar10", image_size=64).data.facts()
     with pytest.raises(UserError, match="'parquet' needs `data_dir`"):
-        facts_of(Recipe.of(data="parquet"))
-    assert facts_of(Recipe.of(image_size=8)).side == 8
+        Recipe.of(data="parquet").data.facts()
+    assert Recipe.of(image_size=8).data.facts().side == 8
 
 
 def test_reported_figures_go_with_the_unchanged_network():
@@ -120,17 +120,17 @@ def test_reported_figures_go_with_the_unchanged_network():
 
 def test_a_network_that_no_recipe_has_is_counted():
     recipe = load_recipe("digits").changed(stages=(1, 1), growth=(4, 8))
-    assert cost_of(recipe) == count_cost(recipe, facts_of(recipe))
+    assert cost_of(recipe) == count_cost(recipe, recipe.data.facts())
     assert cost_of(recipe) != cost_of(load_recipe("digits"))
 
 
 def test_no_cost_is_kept_of_networks_that_are_gone():
     recipes = map(load_recipe, list_recipes())
-    assert set(kept_costs()) == {describe_network(recipe, facts_of(recipe)) for recipe in recipes}
+    assert set(kept_costs()) == {describe_network(recipe, recipe.data.facts()) for recipe in recipes}
 
 
 def test_compares_by_the_closer_convention():
-    cost = count_cost(load_recipe("digits"), facts_of(load_recipe("digits")))
+    cost = count_cost(load_recipe("digits"), load_recipe("digits").data.facts())
     assert agreement_with(cost, None) is None
     assert agreement_with(cost, Reported("a figure", error=3.0)) is None
     for convention in ("paper", "authors"):

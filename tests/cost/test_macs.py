@@ -7,8 +7,7 @@ from torch import nn
 
 from dgconv import DynamicGroupConv2d, count_macs, create_model, deploy, dynamic_group_conv2d
 from dgconv.analysis.paper import compare_with_paper
-from dgconv.cost import register_rule, rules
-from dgconv.cost.rules import needs_images
+from dgconv.cost import needs_images, register_rule, rules
 from dgconv.errors import UserError
 from dgconv.layers import (
     ChannelGatingConv2d,

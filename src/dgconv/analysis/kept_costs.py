@@ -9,7 +9,7 @@ from functools import cache
 from ..data import DataFacts
 from ..train.recipe import Recipe
 from ..train.recipe_files import RECIPES
-from .plan import NetworkCost, count_cost, facts_of
+from .plan import NetworkCost, count_cost
 
 FILE = RECIPES / "costs.json"
 _COUNTED: dict[str, NetworkCost] = {}
@@ -17,7 +17,7 @@ _COUNTED: dict[str, NetworkCost] = {}
 
 def cost_of(recipe: Recipe, data: DataFacts | None = None) -> NetworkCost:
     """What a recipe's network costs: as kept, or else counted now, once for all recipes with the same one."""
-    data = data or facts_of(recipe)
+    data = data or recipe.data.facts()
     network = describe_network(recipe, data)
     if kept := kept_costs().get(network):
         return kept

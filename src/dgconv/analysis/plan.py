@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cost.macs import CONVENTIONS, Convention, count_macs_by_convention
-from ..data import DataFacts, look_at_data
+from ..data import DataFacts
 from ..environment import one_thread
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
@@ -86,7 +86,7 @@ class TrainingPlan:
 @one_thread()
 def plan_training(recipe: Recipe) -> TrainingPlan:
     """Everything a dry run tells."""
-    data, training = facts_of(recipe), recipe.training
+    data, training = recipe.data.facts(), recipe.training
     model = recipe.build_model(data.classes)
     if training.mac_budget is not None:
         MacBudget(model, training.mac_budget).look_ahead((3, data.side, data.side))
@@ -101,18 +101,6 @@ def plan_training(recipe: Recipe) -> TrainingPlan:
         memory=estimate_memory(model, training, data.side),
         steps_per_epoch=max(1, data.train_images // training.batch_size),
         stages=_stages(model, training.epochs, training.ramp_end),
-    )
-
-
-def facts_of(recipe: Recipe) -> DataFacts:
-    """The facts of its data set, as far as they are known without reading it; see :func:`~dgconv.data.look_at_data`."""
-    data = recipe.data
-    return look_at_data(
-        data.name,
-        data.dir,
-        image_size=data.image_size,
-        label_column=data.label_column,
-        skip_corrupt_images=data.skip_corrupt_images,
     )
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cost.macs import count_macs_by_convention
-from ..cost.rules import needs_images
+from ..cost import count_macs_by_convention, needs_images
 from ..data import Data
 from ..data.sample import sample
 from ..models import ImageClassifier

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from ..cost.macs import Convention, MacCount, count_macs
-from ..cost.rules import needs_images
+from ..cost import Convention, MacCount, count_macs, needs_images
 from ..data import Data
 from ..data.load import refuse_unused_folder
 from ..errors import UserError, unknown_name

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..analysis.plan import facts_of
 from ..errors import UserError
 from ..layers.method import layer_methods
 from ..layers.select import dynamic_layers
@@ -52,7 +51,7 @@ def find_networks(
         config, size = trained.config, input_size_of(run, trained)
     elif source in list_recipes() or source.endswith(".toml"):
         recipe = load_recipe(source)
-        data = facts_of(recipe)
+        data = recipe.data.facts()
         config, size = recipe.build_model(data.classes).config, (3, data.side, data.side)
     elif source in list_models():
         model = create_model(source)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..analysis.figures.style import entitle
+from ..analysis.figures.style import check_matplotlib, entitle
 from ..errors import UserError
 from .forms import Kind
 from .result import Bench, Measurement, times
@@ -17,10 +17,7 @@ def check_picture(file: Path) -> None:
     """Refuses a file that no picture can be drawn into, before anything is measured."""
     if file.suffix not in SUFFIXES:
         raise UserError(f"{file}: a picture must end in one of {', '.join(SUFFIXES)}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError('a picture needs matplotlib, which is not installed: pip install "dgconv[figures]"') from None
+    check_matplotlib()
 
 
 def draw_bench(bench: Bench, file: Path) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..analysis.figures.style import entitle, look_of
-from ..bench.picture import check_picture
 from .table import Comparison, MethodResult
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ FEW_TICKS, MANY_TICKS = (1, 2, 5), (1, 1.5, 2, 3, 5, 7)  # of a decade
 
 
 def draw_comparison(comparison: Comparison, file: Path) -> None:
-    check_picture(file)
     figure_of(comparison).savefig(file, dpi=150)
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..analysis.plan import facts_of
+from ..analysis.figures.style import check_matplotlib
 from ..analysis.summary import MEASURED_IMAGES
-from ..bench.picture import check_picture
 from ..bench.timing import describe_machine
 from ..cost import count_macs, count_macs_by_convention, needs_images
 from ..data import find_data
@@ -79,9 +78,9 @@ def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise UserError(f"seeds must differ from each other, got {' '.join(map(str, settings.seeds)) or 'none'}")
     refuse_unused_folder(settings.data_dir, [settings.data])
-    check_picture(folder / PICTURE)
+    check_matplotlib()
     rivals = find_rivals(settings.methods)
-    side = facts_of(Recipe.of(model=settings.backbone, **settings.shared)).side
+    side = Recipe.of(model=settings.backbone, **settings.shared).data.facts().side
     with one_thread():  # an image or two: where other processes use the cores, more threads wait for each other
         options = {
             rival.name: options_for_budget(

@@ -89,7 +89,7 @@ def count_macs(
     Args:
         input_size: (channels, height, width); default ``model.input_size``.
         images: a batch of real images, normalized as the model wants them. With it the kept shares are measured,
-            the only true count for a method that decides image by image (``mac_rules.needs_images``); without, the
+            the only true count for a method that decides image by image (:func:`needs_images`); without, the
             layers' options are taken.
     """
     if convention not in CONVENTIONS:
@@ -102,6 +102,11 @@ def count_macs_by_convention(
 ) -> dict[Convention, MacCount]:
     """:func:`count_macs` in every convention, by running the model once."""
     return _count(model, input_size, CONVENTIONS, images)
+
+
+def needs_images(model: nn.Module) -> bool:
+    """Whether the cost can only be measured: a layer of the model decides image by image how much to compute."""
+    return any(getattr(module, "cost_depends_on_image", False) for module in model.modules())
 
 
 def _count(

@@ -79,8 +79,3 @@ def has_own_forward(module: nn.Module) -> bool:
         return False
     in_class = any(getattr(type(module), name) is not getattr(nn.Conv2d, name) for name in FORWARD)
     return in_class or any(name in vars(module) for name in FORWARD)
-
-
-def needs_images(model: nn.Module) -> bool:
-    """Whether the cost can only be measured: a layer of the model decides image by image how much to compute."""
-    return any(getattr(module, "cost_depends_on_image", False) for module in model.modules())

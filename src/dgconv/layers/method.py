@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 
 from torch import Tensor, nn
 
-from ..errors import UserError, unknown_name
+from ..errors import UserError
 from ..values import Allowed
 from .controller import Controller
 
@@ -112,12 +112,6 @@ def register_method(method: Method) -> Method:
         raise UserError(f"a method's name is of small letters and digits, for it ends names of models: {method.name!r}")
     METHODS[method.name] = method
     return method
-
-
-def find_method(name: str) -> Method:
-    if name not in METHODS:
-        raise unknown_name("method", name, METHODS)
-    return METHODS[name]
 
 
 def layer_methods() -> dict[str, Method]:

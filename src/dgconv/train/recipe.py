@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from ..data import Data, load_data
+from ..data import Data, DataFacts, load_data, look_at_data
 from ..data.tensor_split import TensorSplit
 from ..errors import UserError, unknown_name
 from ..models import ImageClassifier
@@ -98,6 +98,16 @@ class DataTable(_Table):
     def load(self, data_dir: str | None = None) -> Data:
         """The data set as it is trained on, from another folder if it has moved."""
         return self.augmented(self.load_images(data_dir))
+
+    def facts(self) -> DataFacts:
+        """The facts of the data set, as far as they are known without reading it."""
+        return look_at_data(
+            self.name,
+            self.dir,
+            image_size=self.image_size,
+            label_column=self.label_column,
+            skip_corrupt_images=self.skip_corrupt_images,
+        )
 
     def load_images(self, data_dir: str | None = None) -> Data:
         """The data set as tables with the same images share it."""
