@@ -1,6 +1,7 @@
 """What the explorer says about an image, against the network itself."""
 
 import base64
+import math
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
@@ -12,8 +13,9 @@ from dgconv.analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES
 from dgconv.analysis.trained_run import TrainedRun
 from dgconv.errors import UserError
 from dgconv.explore import session as session_module
+from dgconv.explore.networks import NetworkAtRate
 from dgconv.explore.session import Session, calibration_count, pack_bits, pack_bytes
-from dgconv.models import load_model
+from dgconv.models import create_model, load_model
 from dgconv.train import Recipe, train
 
 
@@ -138,3 +140,15 @@ def test_without_dynamic_layers(tmp_path):
     train(Recipe.of(model="condensenet20", **small), tmp_path / "run")
     with pytest.raises(UserError, match="no dynamic layers"):
         Session(TrainedRun(tmp_path / "run"))
+
+
+def test_an_image_that_overflows_is_told_and_leaves_the_others_alone():
+    network = NetworkAtRate(create_model("condensenet20_dgc", stages=(1,), growth=(4,)).eval(), (3, 8, 8))
+    images = torch.rand(4, 3, 8, 8)
+    images[2] *= math.inf
+    recording = network.record([images])
+    assert recording.images == 4
+    assert all(layer.saliency_mean.isfinite().all() for layer in recording.layers.values())
+    with pytest.raises(UserError, match="this image overflows"):
+        network.choose(images[2])
+    assert network.choose(images[1]).probabilities.isfinite().all()

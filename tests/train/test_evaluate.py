@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from dgconv import DynamicGroupConv2d
 from dgconv.data import load_data
 from dgconv.train import evaluate
 
@@ -46,4 +47,32 @@ def test_errors_and_loss(digits):
 def test_images_that_overflow_are_wrong(digits):
     found = evaluate(Overflowing(), digits.test)
     assert (found.error, found.error_top5) == (100, 100)
+    assert len(found.overflowing) == found.images
     assert math.isnan(found.loss)
+
+
+class SomeOverflow(nn.Module):
+    """Dynamic, and without a finite logit for bright images."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.layer, self.limit = DynamicGroupConv2d(3, 4, 3, heads=2), limit
+
+    def forward(self, x):
+        bright = x.mean((1, 2, 3), keepdim=True) > self.limit
+        return self.layer(torch.where(bright, math.inf, x)).flatten(1)[:, :10] * 0 + Pixels()(x)
+
+
+def test_images_that_overflow_are_counted_and_named(digits, caplog):
+    (x, target), *_ = digits.test.batches(1000, train=False)
+    brightness = x.mean((1, 2, 3))
+    limit = brightness.sort().values[-12]
+    expected = (brightness > limit).nonzero().flatten().tolist()
+    found = evaluate(SomeOverflow(limit), digits.test, batch_size=100)
+    assert 0 < len(expected) < 12
+    assert list(found.overflowing) == expected
+    others = [i for i in range(len(target)) if i not in expected]
+    assert found.loss == pytest.approx(cross_entropy(Pixels()(x[others]), target[others]).item())
+    assert f"{len(expected)} of {len(target)} images overflow (number {expected[0]}," in caplog.text
+    assert "`saliency_start`" in caplog.text
+    assert evaluate(SomeOverflow(1e9), digits.test).overflow is None

@@ -5,13 +5,15 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from dgconv import create_model, dynamic_layers
 from dgconv.analysis.plan import plan_training
 from dgconv.cli.train import parse_train
+from dgconv.data import load_data
 from dgconv.errors import UserError
 from dgconv.runs import RunFolder
-from dgconv.train import Recipe, train
+from dgconv.train import Recipe, evaluate, train
 from dgconv.train.optimizer import generator_weight_decay, make_optimizer
 from dgconv.train.recipe_files import load_recipe
 from dgconv.train.schedule import cosine_learning_rate
@@ -62,7 +64,26 @@ def test_a_norm_in_front():
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "overflows"), [({}, False), ({"saliency_start": "random"}, True)], ids=str)
+def test_from_its_start_a_resnet_does_not_overflow(options, overflows):
+    """As from the paper's it does: evaluated while its batch norms have seen little."""
+    torch.manual_seed(0)
+    model, data = create_model("resnet20_dgc", **options), load_data("digits", image_size=8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    order = torch.Generator().manual_seed(0)
+    for _, (x, target) in zip(range(5), data.train.batches(64, train=True, generator=order), strict=False):
+        model.train()
+        optimizer.zero_grad()
+        cross_entropy(model(x), target).backward()
+        optimizer.step()
+    assert bool(evaluate(model, data.test).overflowing) == overflows
+
+
 def test_saliency_start():
+    for layer in layers_of(saliency_start="calm"):
+        saliency = layer.generator(torch.rand(2, layer.in_channels, 4, 4))
+        assert 0 < (saliency - 1).abs().max() < 0.5
     assert all(torch.all(layer.generator.weight2 == 0) for layer in layers_of(saliency_start="ones"))
     assert not any(torch.all(layer.generator.weight2 == 0) for layer in layers_of())
 

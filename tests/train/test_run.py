@@ -226,6 +226,7 @@ def test_images_that_overflow_in_an_evaluation_do_not_end_the_training(begin, tm
     assert not math.isfinite(first.test_loss)
     assert math.isfinite(last.test_loss)
     assert [line["test_loss"] is None for line in RunFolder(tmp_path).metrics] == [True, False]
+    assert [line["overflowing_images"] for line in RunFolder(tmp_path).metrics] == [run.evaluation.images, 0]
 
 
 def test_nor_do_they_keep_a_run_that_is_done_from_being_looked_at_again(begin, tmp_path, digits):

@@ -11,6 +11,7 @@ from ..cost.image_cost import ImageCost
 from ..data import Split
 from ..errors import UserError
 from ..layers.mode import evaluating
+from ..layers.saliency import passing_overflow
 from ..train.evaluate import images_at_once
 from .rate import at_rate
 
@@ -43,7 +44,7 @@ def run_at_rate(
     """All images once at this rate; ``calibration`` are the images for :func:`set_rate`."""
     correct, margins, macs = [], [], []
     cost: ImageCost | None = None
-    with evaluating(model), at_rate(model, rate, calibration):
+    with evaluating(model), passing_overflow(), at_rate(model, rate, calibration):
         for x, target in split.batches(images_at_once(device), train=False, device=device):
             cost = cost or ImageCost(model, tuple(x.shape[1:]))
             with cost:

@@ -42,7 +42,8 @@ class LayerRecord:
     def add(self, saliency: Tensor, mask: Tensor, rows: Tensor, slots: Tensor, labels: Tensor | None) -> None:
         """One batch, ``[B, H, C]``. Nothing here waits for the device."""
         self.images += len(mask)
-        wide = saliency.detach().double()
+        saliency = saliency.detach().nan_to_num(0, 0, 0)  # of images that overflow
+        wide = saliency.double()
         self.kept += mask.sum(0)
         self.saliency_sum += wide.sum(0)
         self.saliency_squares += wide.square().sum(0)
@@ -50,7 +51,7 @@ class LayerRecord:
             self.kept_by_class.index_add_(0, labels, mask.to(torch.int32))
         if len(rows):
             self.example_masks[slots] = mask[rows]
-            self.example_saliencies[slots] = saliency.detach()[rows].float()
+            self.example_saliencies[slots] = saliency[rows].float()
 
     def finish(self, examples: int) -> None:
         """Off the device, and without the places for examples that never came."""

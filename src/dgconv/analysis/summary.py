@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..cost import count_macs_by_convention, needs_images
 from ..data import Data
 from ..data.sample import sample
+from ..layers.saliency import passing_overflow
 from ..models import ImageClassifier
 from ..pruning import what_is_left
 
@@ -42,9 +43,10 @@ def summarize(
 ) -> Summary:
     """Count what was evaluated; ``error`` and ``pruning_rate`` come from :func:`dgconv.train.evaluate`."""
     images = images_to_measure(model, data, device)
-    counts = count_macs_by_convention(model, data.input_size, images)
     used = what_is_left(model)
-    left = counts if used is model else count_macs_by_convention(used, data.input_size, images)
+    with passing_overflow():
+        counts = count_macs_by_convention(model, data.input_size, images)
+        left = counts if used is model else count_macs_by_convention(used, data.input_size, images)
     return Summary(
         model=model.config["name"],
         data=data.name,

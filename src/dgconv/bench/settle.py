@@ -5,8 +5,6 @@ from torch import nn
 
 from ..layers.select import dynamic_layers
 
-CALM = 0.1  # of the generators' start
-
 
 @torch.no_grad()
 def settle_(model: nn.Module, input_size: tuple[int, int, int], batches: int = 2) -> None:
@@ -17,7 +15,7 @@ def settle_(model: nn.Module, input_size: tuple[int, int, int], batches: int = 2
     Infinite or very small numbers would also take the processor another time than ordinary ones.
     """
     for _, layer in dynamic_layers(model):
-        layer.generator.weight2.mul_(CALM)
+        layer.generator.calm()
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -68,6 +68,8 @@ class TrainingDisplay:
         last += f"  {metrics.images_per_second:,.0f} images/s"
         if metrics.skipped_images:
             last += f"  {metrics.skipped_images} corrupt skipped"
+        if metrics.overflowing_images:
+            last += f"  {metrics.overflowing_images} overflow"
         task = self.tasks[index]
         done = (self.progress.tasks[task].total or 0) * metrics.epoch / epochs
         self.progress.update(task, completed=done, epoch=metrics.epoch, loss=metrics.train_loss, last=last)

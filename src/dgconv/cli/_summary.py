@@ -1,6 +1,6 @@
 """What came out of a training or an evaluation, as a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich import box
@@ -13,31 +13,36 @@ from ._output import console, millions, show_each
 
 
 def show_results(results: Sequence[FinishedRun], device: str, json: bool) -> None:
-    def summary_of(result: FinishedRun) -> tuple[Summary, str, int]:
+    def summary_of(result: FinishedRun) -> tuple[Summary, str, dict[str, int]]:
         evaluation = result.evaluation
         summary = summarize(
             result.model, result.data, error=evaluation.error, pruning_rate=evaluation.pruned_share, device=device
         )
-        return replace(summary, test_images=evaluation.images), str(result.folder), evaluation.skipped
+        odd = {"skipped_images": evaluation.skipped, "overflowing_images": len(evaluation.overflowing)}
+        told = {name: count for name, count in odd.items() if count}
+        return replace(summary, test_images=evaluation.images), str(result.folder), told
 
     show_each(
         [summary_of(result) for result in results],
         json,
-        lambda shown: {"run": shown[1], **shown[0].to_dict(), **({"skipped_images": shown[2]} if shown[2] else {})},
+        lambda shown: {"run": shown[1], **shown[0].to_dict(), **shown[2]},
         lambda shown: print_summary(console, *shown),
     )
 
 
-def print_summary(console: Console, summary: Summary, folder: str, skipped: int = 0) -> None:
-    """``skipped``: corrupt test images that were left out."""
+ODD = {"skipped_images": "test images skipped, corrupt", "overflowing_images": "test images that overflow, wrong"}
+
+
+def print_summary(console: Console, summary: Summary, folder: str, odd: Mapping[str, int]) -> None:
+    """``odd``: how many test images are not as the others, by name."""
     table = Table(title=f"{summary.model} on {summary.data}", box=box.SIMPLE_HEAD, title_justify="left")
     table.add_column("")
     table.add_column("this network", justify="right")
     table.add_column("the same, dense", justify="right")
     table.add_column("saving", justify="right")
     table.add_row(f"top-1 error, {summary.test_images} test images", f"{summary.error:.2f} %")
-    if skipped:
-        table.add_row("test images skipped, corrupt", str(skipped))
+    for name, count in odd.items():
+        table.add_row(ODD[name], str(count))
     if summary.pruning_rate is not None:
         table.add_row("pruning rate, measured", f"{summary.pruning_rate:.4f}", f"{0:.4f}")
     for convention, macs in summary.macs.items():

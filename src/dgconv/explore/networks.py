@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from ..analysis.rate import set_rate
 from ..analysis.recording import Recording, record
 from ..cost.image_cost import ImageCost
+from ..errors import UserError
+from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
 
 
@@ -45,8 +47,10 @@ class NetworkAtRate:
         with self._running, ExitStack() as stack:
             for name, layer in dynamic_layers(self.network):
                 stack.enter_context(layer.gate.observed_by(partial(note, name)))
-            with self._cost:
+            with self._cost, passing_overflow():
                 logits = self.network(x[None])
+            if not logits.isfinite().all():
+                raise UserError("this image overflows in the network, which has no answer for it; look at another one")
             return Choice(logits[0].float().softmax(0).cpu(), float(self._cost.macs[0]), kept)
 
     def copy(self) -> nn.Module:
@@ -62,7 +66,7 @@ class NetworkAtRate:
     def record(self, batches: Iterable[Tensor]) -> Recording:
         """What many images choose, on a copy, so that single ones need not wait."""
         network = self.copy()
-        with record(network, examples=0) as recording:
+        with passing_overflow(), record(network, examples=0) as recording:
             for images in batches:
                 network(images)
         return recording

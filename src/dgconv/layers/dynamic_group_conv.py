@@ -19,7 +19,7 @@ from .gate import Gate, GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_r
 from .method import Knob, MacCall, Method, register_method
 from .saliency import SaliencyGenerator
 
-SaliencyStart = Literal["random", "ones"]
+SaliencyStart = Literal["random", "calm", "ones"]
 MAX_FUSED_HIDDEN, MAX_FUSED_CHANNELS = 256, 4096  # what one program of the fused gate holds
 
 
@@ -50,8 +50,8 @@ class DynamicGroupConv2d(nn.Module):
             threshold for the whole network, which a trainer must set.
         keep_rule: how a fraction of a channel is rounded: ceil as in the paper, round as in the authors' code.
         tie_rule: who goes when saliencies tie: the higher index, or drop all of them, as the authors' code does.
-        saliency_start: where saliencies start: at random as in the paper, or all at 1, without which small ResNets
-            overflow.
+        saliency_start: where saliencies start: at random as in the paper, calm, which is at random but near 1, as
+            ResNets need it not to overflow, or all at exactly 1.
         per_head_init: initial scale from the fan-out of one head, C'/H, as in the authors' code; otherwise from
             all of C', as the undivided convolution has it.
     """
@@ -135,6 +135,8 @@ class DynamicGroupConv2d(nn.Module):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
         self.generator.reset_parameters()
+        if self.saliency_start == "calm":
+            self.generator.calm()
         if self.saliency_start == "ones":
             self.generator.reset_to_ones()
         self.gate.reset(self.pruning_rate)

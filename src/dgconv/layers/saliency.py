@@ -14,7 +14,7 @@ from ..ops.transforms import transforming
 from ._conv import full_precision
 
 HALVE_BELOW = 80  # the authors' code halves the squeeze of narrow layers
-
+CALM = 0.1  # of W2's start, at which saliencies stay near 1
 
 _OVERFLOW_PASSES: ContextVar[bool] = ContextVar("overflow passes", default=False)
 
@@ -86,6 +86,11 @@ class SaliencyGenerator(nn.Module):
         nn.init.normal_(self.weight2, std=math.sqrt(2 / self.hidden))
         nn.init.ones_(self.bias)
 
+    @torch.no_grad()
+    def calm(self) -> None:
+        """Draws the saliencies towards 1. They still differ, at random: every channel has the same chance."""
+        self.weight2.mul_(CALM)
+
     def reset_to_ones(self) -> None:
         """Every saliency exactly 1, for any image: where a converted, pre-trained layer starts."""
         nn.init.zeros_(self.weight2)
@@ -111,7 +116,8 @@ class SaliencyGenerator(nn.Module):
                 f"the input holds NaN or infinite values in image {', '.join(map(str, images[:8]))} of the "
                 f"batch ({len(images)} in all); every value must be finite. Check the data and the learning rate; "
                 "a network that was never trained overflows in eval mode, its batch norms having no statistics yet. "
-                "In its first epochs single images may: evaluate it within dgconv.layers.passing_overflow()"
+                "In its first epochs single images may: start from `saliency_start` calm or ones, and evaluate it with "
+                "dgconv.train.evaluate, or within dgconv.layers.passing_overflow()"
             )
         return pooled
 

@@ -2,10 +2,16 @@
 
 Both 3x3 convolutions of a block, and the 1x1 of its shortcut, take ``conv_layer``: the reported 2.04x fewer MACs
 come out only with the shortcuts, and only at a pruning rate of 0.55 (the paper's text says 0.75, which gives 3.3x).
+
+Where the convolutions are dynamic, a network starts calmly: saliencies near 1, and the last batch norm of each block at
+0, so that a block adds nothing yet. A saliency grows with the image that it multiplies; from the paper's start
+(``saliency_start="random"``) an image a little brighter than what the batch norms have seen grows with every block, and
+overflows.
 """
 
 from torch import Tensor, nn
 
+from ..layers import DynamicGroupConv2d
 from ..layers.method import ConvLayer
 from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
 from ._registry import norm_after, register_backbone
@@ -34,6 +40,9 @@ class BasicBlock(nn.Module):
         if stride != 1 or in_channels != out_channels:
             shortcut = _conv(conv_layer, pre_norm, in_channels, out_channels, 1, stride)
             self.downsample = nn.Sequential(shortcut, norm_after(shortcut, out_channels))
+        starts = [part.saliency_start for part in self.conv2.modules() if isinstance(part, DynamicGroupConv2d)]
+        if starts and starts[0] != "random" and isinstance(self.bn2, nn.BatchNorm2d):
+            nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
@@ -89,7 +98,7 @@ class ResNet(ImageClassifier):
         return x
 
 
-@register_backbone(pruning_rate=0.55)
+@register_backbone(pruning_rate=0.55, saliency_start="calm")
 def resnet18(
     conv_layer: ConvLayer = nn.Conv2d,
     num_classes: int = 1000,
@@ -100,14 +109,14 @@ def resnet18(
     return ResNet(stages, width, "imagenet", conv_layer, num_classes, pre_norm)
 
 
-@register_backbone()
+@register_backbone(saliency_start="calm")
 def resnet20(
     conv_layer: ConvLayer = nn.Conv2d, num_classes: int = 10, width: int = 16, pre_norm: bool = False
 ) -> ResNet:
     return ResNet((3, 3, 3), width, "cifar", conv_layer, num_classes, pre_norm)
 
 
-@register_backbone()
+@register_backbone(saliency_start="calm")
 def resnet56(
     conv_layer: ConvLayer = nn.Conv2d, num_classes: int = 10, width: int = 16, pre_norm: bool = False
 ) -> ResNet:

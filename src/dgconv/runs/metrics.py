@@ -31,6 +31,7 @@ class EpochMetrics:
     images_per_second: float
     seconds: float
     skipped_images: int | None = None  # corrupt ones, of training and test together; None where they are an error
+    overflowing_images: int = 0  # test images for which the network has no finite answer
     first_step_seconds: float | None = None  # of a start: compiling and capturing included; None in later epochs
 
 

@@ -19,7 +19,9 @@ def first_bad_layer(model: nn.Module, x: Tensor, target: Tensor) -> str:
 
             def look(module: nn.Module, args: tuple[Tensor, ...], out: object, name: str = name) -> None:
                 if isinstance(out, Tensor) and not bool(out.isfinite().all()):
-                    bad.append(name)
+                    images = (~out.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+                    numbers = ", ".join(map(str, images[:8])) + (", ..." if len(images) > 8 else "")
+                    bad.append(f"{name!r}, in {len(images)} of {len(out)} images of the batch (number {numbers})")
 
             handles.append(module.register_forward_hook(look))
     try:
@@ -28,10 +30,10 @@ def first_bad_layer(model: nn.Module, x: Tensor, target: Tensor) -> str:
             model.zero_grad(set_to_none=True)
             F.cross_entropy(logits.float(), target).backward()
             reversed_parameters = reversed(list(model.named_parameters()))
-            bad += [n for n, p in reversed_parameters if p.grad is not None and not bool(p.grad.isfinite().all())]
+            bad += [repr(n) for n, p in reversed_parameters if p.grad is not None and not bool(p.grad.isfinite().all())]
     except UserError:  # a layer that refuses NaN; the one that gave it is in the list
         pass
     finally:
         for handle in handles:
             handle.remove()
-    return repr(bad[0]) if bad else "none any more: it shows no longer"
+    return bad[0] if bad else "none any more: it shows no longer"

@@ -1,5 +1,7 @@
 """Error on a data set, and how much the network really pruned on it."""
 
+import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,21 +13,40 @@ from torch import Tensor, nn
 from ..data import Split
 from ..errors import UserError
 from ..layers.mode import evaluating
+from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
 from .distributed import rank, sum_over_ranks, world_size
 from .graphs import CapturedCall
 
+NAMED = 8  # of the images that overflow
+
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Errors are in percent."""
+    """Errors are in percent. An image overflows for which the network gives no finite numbers: a wrong answer."""
 
     images: int  # without those that were skipped
-    loss: float
+    loss: float  # the mean of those that do not overflow
     error: float
     error_top5: float
     pruned_share: float | None  # measured; None for a network without dynamic layers
     skipped: int = 0  # corrupt images
+    overflowing: tuple[int, ...] = ()  # the numbers of those images, counted from 0 without those that were skipped
+
+    @property
+    def overflow(self) -> str | None:
+        """What is to be said of images that overflow, if there are any."""
+        if not self.overflowing:
+            return None
+        more = ", ..." if len(self.overflowing) > NAMED else ""
+        return (
+            f"{len(self.overflowing)} of {self.images} images overflow (number "
+            f"{', '.join(map(str, self.overflowing[:NAMED]))}{more}): the network has no finite answer for them, and "
+            "they count as wrong. Its saliencies grow with the image, layer by layer, and its batch norms have seen "
+            "little. Train longer, with a lower `learning_rate`, or start with `saliency_start` calm or ones"
+        )
 
 
 class Evaluator:
@@ -57,40 +78,45 @@ class Evaluator:
         batch_size = batch_size or images_at_once(self.device)
         self.gates.zero_()
         seen, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, wrong, wrong among five
+        overflowing = torch.zeros(len(split), dtype=torch.float64, device=self.device)
         skipped: list[int] = []
         batches = split.batches(
             batch_size, train=False, device=self.device, shard=(rank(), world_size()), on_skip=skipped.append
         )
-        with evaluating(self.model):
+        with evaluating(self.model), passing_overflow():
             for x, target in batches:
                 logits = self._forward(x)
                 answers = logits.isfinite().all(1)  # an image that overflows has none, whatever its largest logit is
                 five = logits.topk(min(5, logits.shape[1]), dim=1).indices
+                overflowing[seen * world_size() + rank() :: world_size()][: len(target)] = (~answers).double()
                 seen += len(target)
+                losses = F.cross_entropy(logits, target, reduction="none")
                 sums += torch.stack(
                     [
-                        F.cross_entropy(logits, target, reduction="sum"),
+                        losses.where(answers, 0).sum(),
                         len(target) - (answers & (logits.argmax(1) == target)).sum(),
                         len(target) - (answers & (five == target[:, None]).any(1)).sum(),
                     ]
                 ).double()
         counts, gates = torch.tensor([seen, sum(skipped)], device=self.device), self.gates.clone()
-        return lambda: self._result(counts, sums, gates)
+        return lambda: self._result(counts, sums, gates, overflowing)
 
-    def _result(self, counts: Tensor, sums: Tensor, gates: Tensor) -> Evaluation:
+    def _result(self, counts: Tensor, sums: Tensor, gates: Tensor, overflowing: Tensor) -> Evaluation:
         """The result from the counts of this rank's images, used and skipped, and its sums over them."""
         images, left_out = sum_over_ranks(counts).tolist()
         if not images:
             raise UserError(f"all {left_out} images to evaluate on are corrupt; restore at least some of them")
         loss, wrong, wrong5 = sum_over_ranks(sums).tolist()
         closed, seen = sum_over_ranks(gates).tolist()
+        without_answer = sum_over_ranks(overflowing).nonzero().flatten().tolist()
         return Evaluation(
             images=images,
-            loss=loss / images,
+            loss=loss / (images - len(without_answer)) if len(without_answer) < images else math.nan,
             error=100 * wrong / images,
             error_top5=100 * wrong5 / images,
             pruned_share=closed / seen if self.has_gates else None,
             skipped=left_out,
+            overflowing=tuple(without_answer),
         )
 
     def _forward(self, x: Tensor) -> Tensor:
@@ -137,5 +163,8 @@ def images_at_once(device: torch.device | str) -> int:
 def evaluate(
     model: nn.Module, split: Split, batch_size: int | None = None, device: torch.device | str = "cpu"
 ) -> Evaluation:
-    """One evaluation; see :class:`Evaluator`."""
-    return Evaluator(model, device)(split, batch_size)
+    """One evaluation; see :class:`Evaluator`. Images that overflow are told in a warning."""
+    evaluation = Evaluator(model, device)(split, batch_size)
+    if evaluation.overflow and rank() == 0:
+        log.warning("%s", evaluation.overflow)
+    return evaluation

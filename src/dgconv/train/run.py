@@ -1,6 +1,7 @@
 """One network under training: its state, its steps and its epochs, on a CPU, a GPU or a share of several."""
 
 import copy
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -39,6 +40,8 @@ from .recipe import Recipe
 from .run_state import put_back_lost_files, refuse_other_recipe, restore, take_checkpoint, write_epoch
 from .schedule import cosine_learning_rate, pruning_ramp
 from .writer import BackgroundWriter
+
+log = logging.getLogger(__name__)
 
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
 
@@ -102,12 +105,13 @@ class Run:
         A network that is trained beside others yields ``EVALUATING`` before them; then nothing may be saved.
         """
         if self.position.epoch == self.training.epochs:  # resumed after its end
-            with passing_overflow():  # as after its last epoch
-                self.evaluation = self.evaluator(self.data.test)
+            self.evaluation = self.evaluator(self.data.test)
             put_back_lost_files(self)
         while self.position.epoch < self.training.epochs:
             yield from self._epoch()
         self.writer.wait()
+        if self.evaluation.overflow and rank() == 0:
+            log.warning("%s: %s", self.folder, self.evaluation.overflow)
         self.model.eval()
         self.model.zero_grad(set_to_none=True)  # on a GPU they lie in the memory of the graph, and would hold it
 
@@ -147,7 +151,7 @@ class Run:
         started = time.perf_counter()
         with passing_overflow():
             threshold = self.controllers.end_epoch(progress)
-            evaluation = self.evaluator.begin(self.data.test)
+        evaluation = self.evaluator.begin(self.data.test)
         return EpochEnd(progress, loss_sum, wrong, int(skipped), threshold, trained, started, evaluation)
 
     def _finish_epoch(self, end: EpochEnd) -> EpochMetrics:
@@ -167,6 +171,7 @@ class Run:
             images_per_second=position.seen / end.trained,
             seconds=end.trained + time.perf_counter() - end.started,
             skipped_images=end.skipped + self.evaluation.skipped if self.recipe.data.skip_corrupt_images else None,
+            overflowing_images=len(self.evaluation.overflowing),
             first_step_seconds=self.first_step_seconds if self.in_first_epoch else None,
         )
         self.in_first_epoch = False
@@ -280,6 +285,7 @@ class Run:
             f"training diverged in epoch {self.position.epoch + 1}, step {self.position.step + 1}: the first layer "
             f"that went bad is {layer}. The weights are in {kept.diverged_file}. "
             f"Lower `learning_rate` (now {self.training.learning_rate})"
+            + (", or start from calmer saliencies (`saliency_start` calm or ones)" if self.evaluator.has_gates else "")
         )
 
     def save(self) -> None:

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...layers import DynamicGroupConv2d
+from ...layers.saliency import passing_overflow
 from ...layers.select import dynamic_layers
 from ..trained_run import TrainedRun
 from ._images import one_of_each_class, shortened, show_image
@@ -97,7 +98,7 @@ def _see(run: TrainedRun, layer: DynamicGroupConv2d, images: Tensor) -> tuple[Te
     """A layer's input ``[N, C, height, width]`` and the channels it keeps ``[N, H, C]``, detached from the network."""
     seen: list[Tensor] = []
     handle = layer.register_forward_pre_hook(lambda layer, args: seen.append(args[0]))
-    with layer.gate.observed_by(lambda saliency, mask: seen.append(mask)):
+    with passing_overflow(), layer.gate.observed_by(lambda saliency, mask: seen.append(mask)):
         run.model(images.to(run.device))
     handle.remove()
     return seen[0], seen[1].cpu()
