@@ -21,6 +21,23 @@ def test_inside_of_resnet_blocks(network):
         assert parts == {("conv1", "filters"), ("bn1", "norm"), ("conv2", "inputs")}
 
 
+def test_what_is_added_up_is_cut_one_by_one_but_not_the_shortcuts(network):
+    sets = find_channel_sets(network("resnet20"), shared="outputs")
+    added = {one.source.layer: [m.layer for m in one.having("norm")] for one in sets if one.shared == "outputs"}
+    blocks = [f"layer{stage}.{block}" for stage in (1, 2, 3) for block in (0, 1, 2)]
+    assert added == {"conv1": ["bn1"]} | {f"{block}.conv2": [f"{block}.bn2"] for block in blocks}
+    assert len(sets) == len(added) + 9
+
+
+def test_norms_in_front_of_their_convolutions_select_what_these_read(network):
+    sets = find_channel_sets(network("condensenet20"), shared="inputs")
+    selecting = [one.source.layer for one in sets if one.shared == "inputs"]
+    assert selecting == ["stages.0.norm1", "stages.1.norm1", "stages.3.norm1", "norm"]
+    alone = [one.source.layer for one in sets if one.shared == "left"]
+    assert alone == [f"stages.{layer}.conv1" for layer in (0, 1, 3)], "what is concatenated stays whole"
+    assert all(one.shared == "left" for one in find_channel_sets(network("resnet20"), shared="inputs"))
+
+
 def test_depthwise_convolutions_go_with_what_they_read(network):
     sets = {channel_set.source.layer: channel_set for channel_set in find_channel_sets(network("mobilenetv2"))}
     roles = {member.layer: member.role for member in sets["features.2.conv.0.0"].members}

@@ -1,11 +1,12 @@
 """Each method through the trainer, on the digits: it prunes, resumes exactly, and its cut network agrees."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
-from dgconv import count_macs
+from dgconv import count_macs, create_model, save_model
 from dgconv.cli import main
 from dgconv.data import load_data
 from dgconv.errors import UserError
@@ -38,7 +39,7 @@ def test_trains_prunes_and_cuts(tmp_path, method, capsys):
 
 @pytest.mark.slow
 def test_learns(tmp_path):
-    recipe = Recipe.of(**SMALL | {"batch_size": 32, "epochs": 4}, prune="sfp", prune_rate=0.5)
+    recipe = Recipe.of(**SMALL | {"batch_size": 32, "epochs": 4}, prune="sfp", prune_rate=0.3)
     assert train(recipe, tmp_path / "run").evaluation.error < 30
 
 
@@ -85,3 +86,32 @@ def test_recipe_file(tmp_path):
     path.write_text('[model]\nname = "resnet20"\nprune = "magic"\n')
     with pytest.raises(UserError, match=r"`prune` must be 'fpgm' or 'l1' or 'ns' or 'sfp', got 'magic'"):
         load_recipe(path)
+
+
+def test_pruning_starts_from_trained_weights(tmp_path):
+    model = create_model("resnet20", num_classes=10, width=8)
+    save_model(model, tmp_path / "dense")
+    file = tmp_path / "dense" / "model.safetensors"
+    recipe = Recipe.of(**SMALL | {"epochs": 1, "learning_rate": 0.0}, prune="l1", prune_rate=0.5, seed=3)
+    data = load_data("digits", image_size=8)
+    for source in (tmp_path / "dense", file):
+        run = Run(recipe.changed(init_from=str(source)), tmp_path, data, torch.device("cpu"))
+        assert torch.equal(run.model.layer3[1].conv1.weight, model.layer3[1].conv1.weight)
+        assert not pruning_of(run.model).is_final
+    with pytest.raises(UserError, match=r"does not fit the network"):
+        Run(recipe.changed(width=16, init_from=str(file)), tmp_path, data, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"cannot be read as a safetensors file"):
+        Run(recipe.changed(init_from=str(tmp_path / "no.safetensors")), tmp_path, data, torch.device("cpu"))
+
+
+@pytest.mark.slow
+def test_what_it_started_from_is_not_needed_to_go_on(tmp_path):
+    save_model(create_model("resnet20", num_classes=10, width=8), tmp_path / "dense")
+    recipe = Recipe.of(**SMALL, prune="fpgm", prune_rate=0.5, init_from=str(tmp_path / "dense"))
+    (tmp_path / "run").mkdir()
+    run = Run(recipe, tmp_path / "run", load_data("digits", image_size=8), torch.device("cpu"))
+    next(run.advance())
+    run.save()
+    run.writer.wait()
+    shutil.rmtree(tmp_path / "dense")
+    assert pruning_of(resume(tmp_path / "run").model).is_final

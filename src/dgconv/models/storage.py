@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 from ..errors import UserError, unknown_name
 from ..runs import RunFolder
+from ..runs.tensors import read_tensors
 from ..values import check_option
 from ._classifier import ImageClassifier
 from ._registry import build_model, list_models, options_of
 from ._room import MOST, WITHOUT_WEIGHTS, NoLargerThan, Room
 
+PRUNING = "pruning."  # names of what a pruning method adds to a network
 KINDS = {"num_classes": int, "widths": dict[str, list[int]]}  # of what every model takes
 
 
@@ -109,6 +111,24 @@ def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
     if problems:
         more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise UserError(f"{path} does not fit the network as it is built now: {'; '.join(problems[:5])}{more}")
+
+
+def start_from(model: nn.Module, source: Path | str) -> None:
+    """Puts trained weights of the same network into one that is to be trained, and pruned perhaps, from there.
+
+    ``source`` is a run folder or a safetensors file. What pruning keeps for itself is left as it is, and not taken.
+    """
+    path = Path(source)
+    if path.suffix == ".safetensors":
+        try:
+            tensors = read_tensors(path).tensors
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read as a safetensors file: {error}") from None
+    else:
+        run = RunFolder(path)
+        tensors, path = run.weights(), run.weights_file
+    own = {name: tensor for name, tensor in model.state_dict().items() if name.startswith(PRUNING)}
+    put_weights(model, {name: t for name, t in tensors.items() if not name.startswith(PRUNING)} | own, path)
 
 
 def _fits(stored: torch.dtype, wanted: torch.dtype) -> bool:

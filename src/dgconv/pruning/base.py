@@ -1,6 +1,7 @@
 """What the pruning methods share: masks, when they are set, and how pruned channels are kept at zero."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -9,10 +10,11 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers.controller import Controller
 from ..values import BELOW_ONE, SHARE
-from .channels import Member, find_channel_sets
-from .rate_search import search_rate
+from .channels import Member, Shared, find_channel_sets
+from .rate_search import TOLERANCE, search_rate
 
 Choice = list[Tensor]  # for each channel set, which units are kept: bool [units]
+GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly between 0 and 1, however many they are
 SMALLER = "static: a smaller plain network"  # how all of these run
 
 
@@ -33,6 +35,8 @@ class FilterPruning(nn.Module):
         input_size: what the network is called with; default ``model.input_size``.
     """
 
+    shared: Shared = "left"
+    """What it cuts of channels that several layers share, see :mod:`dgconv.pruning.channels`."""
     default_rate = 0.3
     final_from = 1.0
     """Progress of training at which channels are pruned for good."""
@@ -46,7 +50,7 @@ class FilterPruning(nn.Module):
     ) -> None:
         super().__init__()
         check_amount(rate, budget)
-        self.sets = find_channel_sets(model, input_size)
+        self.sets = find_channel_sets(model, input_size, self.shared)
         if not self.sets:
             raise UserError(f"{type(model).__name__} has no channels that can be cut, so there is nothing to prune")
         for member in self._zeroed():
@@ -54,7 +58,7 @@ class FilterPruning(nn.Module):
         self.budget, self.input_size = budget, input_size
         self.rate = self.default_rate if rate is None else rate
         if budget is not None:
-            self.rate = self._rate_for_budget(model)
+            self.rate = self._rate_for_budget(model, self.as_many_as_chosen, TOLERANCE)
         self._is_final: bool | None = None  # not looked at yet
         self.register_load_state_dict_post_hook(_look_again)
 
@@ -74,17 +78,25 @@ class FilterPruning(nn.Module):
     def choose(self, model: nn.Module, rate: float) -> Choice:
         """Which units stay at a rate: here, the same share of each set."""
         choice = []
-        for channel_set in self.sets:
+        for channel_set, keep in zip(self.sets, self.counts(rate), strict=True):
             filters = channel_set.source.of(model).weight.detach().float().flatten(1)
             scores = self.scores(filters).cpu()[channel_set.source.channels].sum(1)  # [units]
-            choice.append(best_of(scores, units_left(channel_set.units, rate)))
+            choice.append(best_of(scores, keep))
         return choice
 
+    def counts(self, rate: float) -> list[int]:
+        """How many units of each set stay. For a budget sets round at different places: so it is met in small steps."""
+        step = 0.0 if self.budget is None else GOLDEN
+        return [units_left(one.units, rate, number * step % 1) for number, one in enumerate(self.sets)]
+
     def as_many_as_chosen(self, model: nn.Module, rate: float) -> Choice:
-        """Keeps as many units as :meth:`choose` does, whichever: enough to count MACs."""
-        return [
-            best_of(torch.zeros(channel_set.units), units_left(channel_set.units, rate)) for channel_set in self.sets
-        ]
+        """Keeps as many units as :meth:`choose` does, whichever: enough to count MACs. Layers that share channels leave
+        out different ones, as they will."""
+        choice = []
+        for number, (channel_set, keep) in enumerate(zip(self.sets, self.counts(rate), strict=True)):
+            scores = torch.rand(channel_set.units, generator=torch.Generator().manual_seed(number))
+            choice.append(best_of(scores, keep))
+        return choice
 
     # -- hooks of the trainer ------------------------------------------------------------------------------------
 
@@ -127,6 +139,8 @@ class FilterPruning(nn.Module):
     @torch.no_grad()
     def prune(self, model: nn.Module) -> None:
         """Prunes for good."""
+        if self.budget is not None and self.shared != "left":  # what is left to read depends on what is chosen
+            self.rate = self._rate_for_budget(model, self.choose, math.inf)
         for channel_set, kept in zip(self.sets, self.choose(model, self.rate), strict=True):
             for member in channel_set.having("filters", "norm"):
                 mask = self._mask(member)
@@ -134,10 +148,11 @@ class FilterPruning(nn.Module):
         self.after_update(model)
         self._is_final = True
 
-    def _rate_for_budget(self, model: nn.Module) -> float:
+    def _rate_for_budget(
+        self, model: nn.Module, choose: Callable[[nn.Module, float], Choice], tolerance: float
+    ) -> float:
         assert self.budget is not None
-        choose = partial(self.as_many_as_chosen, model)
-        return search_rate(model, self.sets, choose, self.budget, self.input_size)
+        return search_rate(model, self.sets, partial(choose, model), self.budget, self.input_size, tolerance)
 
     def _zeroed(self) -> list[Member]:
         """One for each layer that has zeros, though several sets may lie in it, as before a concatenation."""
@@ -175,8 +190,9 @@ def check_amount(rate: float | None, budget: float | None) -> None:
         SHARE.check("prune_budget", budget)
 
 
-def units_left(units: int, rate: float) -> int:
-    return units - math.floor(rate * units + 1e-6)  # 0.29 * 100 comes out below 29
+def units_left(units: int, rate: float, more: float = 0.0) -> int:
+    """``more`` than what the rate takes, below 1: only its fraction of a unit is rounded up sooner."""
+    return units - math.floor(rate * units + more + 1e-6)  # 0.29 * 100 comes out below 29
 
 
 def best_of(scores: Tensor, keep: int) -> Tensor:

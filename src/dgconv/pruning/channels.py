@@ -1,11 +1,17 @@
 """Which channels of a network can be cut away, and what goes with them; Torch-Pruning finds out.
 
 A channel can be cut where one convolution alone makes it: then its filter, the batch norms it passes and the weights
-that read it are all there is of it. Channels that several filters add up to, as those on the shortcuts of a ResNet,
-are left alone: what can be cut of a ResNet is the inside of its blocks.
+that read it are all there is of it.
+
+Channels that several layers share, as those on the shortcuts of a ResNet, which sums of several filters make, are
+cut in the ways of the methods that were published with such networks. ``"outputs"``: a convolution makes only some of
+them, and its result is spread among the others before it is added (SFP, FPGM). ``"inputs"``: a batch norm that reads
+them, before its convolution, lets only some pass (network slimming's channel selection). Either way the shared ones
+stay as many as they were; who reads them passes over those that are always zero.
 """
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -15,6 +21,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 
 Role = Literal["filters", "norm", "inputs"]
+Shared = Literal["left", "outputs", "inputs"]  # what is cut of channels that several layers share
 MOVE_ZERO = ("Sigmoid", "Hardsigmoid", "Softplus", "Softmax", "ExpBackward", "CosBackward")
 """Functions, by torch's names for their gradients, that make something of a channel that is zero."""
 
@@ -41,6 +48,7 @@ class ChannelSet:
     """
 
     members: tuple[Member, ...]  # the convolution that makes the channels comes first
+    shared: Shared = "left"  # else: the channels stay, and some of them are no longer made, or no longer read
 
     @property
     def source(self) -> Member:
@@ -54,7 +62,9 @@ class ChannelSet:
         return [member for member in self.members if member.role in roles]
 
 
-def find_channel_sets(model: nn.Module, input_size: tuple[int, ...] | None = None) -> list[ChannelSet]:
+def find_channel_sets(
+    model: nn.Module, input_size: tuple[int, ...] | None = None, shared: Shared = "left"
+) -> list[ChannelSet]:
     """All sets of a network, in module order. ``input_size`` is (channels, height, width)."""
     size = input_size or getattr(model, "input_size", None)
     if size is None:
@@ -64,10 +74,16 @@ def find_channel_sets(model: nn.Module, input_size: tuple[int, ...] | None = Non
     with torch.enable_grad():
         example = torch.zeros(1, *size, device="meta")
         graph = _torch_pruning().DependencyGraph().build_dependency(skeleton, (example,), verbose=False)
-    groups = graph.get_all_groups(root_module_types=[nn.Conv2d])
-    found = [_channel_set(group, graph, names) for group in groups]
+    groups = list(graph.get_all_groups(root_module_types=[nn.Conv2d]))
+    found = [alone for group in groups if (alone := _channel_set(group, graph, names))]
+    if shared == "outputs":
+        found += [one for group in groups for one in _added_up(group, graph, names)]
+    elif shared == "inputs":
+        readers = _norms_in_front(graph, names)
+        taken = {one.source.layer for one in readers}
+        found = [one for one in found if taken.isdisjoint(member.layer for member in one.members)] + readers
     order = {name: place for place, name in enumerate(names.values())}
-    return sorted(filter(None, found), key=lambda channel_set: order[channel_set.source.layer])
+    return sorted(found, key=lambda channel_set: order[channel_set.source.layer])
 
 
 def _torch_pruning() -> Any:
@@ -114,6 +130,74 @@ def _channel_set(group: Any, graph: Any, names: dict[nn.Module, str]) -> Channel
             return None
         members.append(member)
     return ChannelSet(tuple(members))
+
+
+def _added_up(group: Any, graph: Any, names: dict[nn.Module, str]) -> Iterator[ChannelSet]:
+    """A set for each convolution of several whose results are added up, with the batch norms before the addition.
+
+    The convolution of a shortcut is none of them: what is left out there would be left out of the whole block.
+    """
+    targets = [(item.dep.target.module, graph.is_out_channel_pruning_fn(item.dep.handler)) for item in group.items]
+    if any("_OutputOp" in str(module) for module, _ in targets):
+        return
+    sources = [module for module, is_output in targets if isinstance(module, nn.Conv2d) and is_output]
+    if len(set(sources)) < 2 or any(module.groups > 1 for module in sources):
+        return
+    for conv in dict.fromkeys(sources):
+        if _is_shortcut(graph.module2node[conv]):
+            continue
+        channels = torch.arange(conv.out_channels)[:, None]
+        norms = [Member(names[norm], "norm", channels) for norm in _norms_behind(graph.module2node[conv])]
+        yield ChannelSet((Member(names[conv], "filters", channels), *norms), "outputs")
+
+
+def _norms_behind(node: Any) -> list[nn.Module]:
+    """The batch norms that alone read a convolution, one after the other."""
+    found: list[nn.Module] = []
+    while len(node.outputs) == 1 and _role(node.outputs[0].module, True) == "norm":
+        node = node.outputs[0]
+        found.append(node.module)
+    return found
+
+
+def _is_shortcut(node: Any) -> bool:
+    """Whether a convolution reads what another one reads, as that of a shortcut and the first of its block do."""
+    while len(node.inputs) == 1:
+        before, node = node, node.inputs[0]
+        if any(_leads_to_convolution(other) for other in node.outputs if other is not before):
+            return True
+        if isinstance(node.module, nn.Conv2d):
+            return False
+    return False
+
+
+def _leads_to_convolution(node: Any) -> bool:
+    while not isinstance(node.module, nn.Conv2d):
+        if len(node.outputs) != 1 or len(node.inputs) != 1:
+            return False
+        node = node.outputs[0]
+    return True
+
+
+def _norms_in_front(graph: Any, names: dict[nn.Module, str]) -> list[ChannelSet]:
+    """A set for each batch norm that reads channels of several layers, as one before its convolution does."""
+    found = []
+    for module, node in graph.module2node.items():
+        if _role(module, True) == "norm" and _reads_shared(node):
+            channels = torch.arange(module.num_features)[:, None]
+            found.append(ChannelSet((Member(names[module], "norm", channels),), "inputs"))
+    return found
+
+
+def _reads_shared(node: Any) -> bool:
+    """Whether what it reads is made by several layers, or read by others, too; the image is neither."""
+    while len(node.inputs) == 1:
+        node = node.inputs[0]
+        if len(node.outputs) > 1:
+            return True
+        if isinstance(node.module, nn.Conv2d):
+            return False
+    return len(node.inputs) > 1
 
 
 def _role(module: nn.Module, is_output: bool) -> Role | None:

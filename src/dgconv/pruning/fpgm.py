@@ -14,6 +14,8 @@ class GeometricMedianPruning(FilterPruning):
     of what they chose; filters at zero then stay the nearest to the others, and the choice stays what it was.
     """
 
+    shared = "outputs"
+
     def scores(self, filters: Tensor) -> Tensor:
         # not by a matrix product, which loses the small distances
         return torch.cdist(filters, filters, compute_mode="donot_use_mm_for_euclid_dist").sum(1)

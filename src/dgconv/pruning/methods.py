@@ -6,6 +6,7 @@ from torch import nn
 
 from ..errors import UserError, unknown_name
 from ..layers.method import method_of, pruning_methods
+from ..layers.spread import Spread
 from .base import FilterPruning
 from .cut import cut_channels, without_pruning
 
@@ -28,7 +29,7 @@ def attach_pruning(
         raise unknown_name("pruning method", method, pruning_methods())
     if pruning_of(model) is not None:
         raise UserError("the model has a pruning method already; build a new one for another")
-    if any(method_of(layer) for layer in model.modules()):
+    if any(method_of(layer) or isinstance(layer, Spread) for layer in model.modules()):
         raise UserError("filter pruning is for networks of plain convolutions; name a model without a method")
     pruning: FilterPruning = pruning_methods()[method].make(model, rate, budget, input_size, **options)
     model.pruning = pruning
@@ -55,7 +56,8 @@ def what_will_be_left(model: nn.Module) -> nn.Module:
     if pruning is None:
         return model
     smaller = without_pruning(model)
-    cut_channels(smaller, pruning.sets, pruning.as_many_as_chosen(model, pruning.rate))
+    choice = pruning.as_many_as_chosen(model, pruning.rate)
+    cut_channels(smaller, pruning.sets, choice, pruning.input_size)
     return smaller
 
 
@@ -69,7 +71,7 @@ def cut(model: nn.Module) -> nn.Module:
     if pruning is None:
         raise UserError("the model has no pruning method, so nothing tells what to cut; see attach_pruning")
     smaller = without_pruning(model)
-    widths = cut_channels(smaller, pruning.sets, pruning.kept())
+    widths = cut_channels(smaller, pruning.sets, pruning.kept(), pruning.input_size)
     if isinstance(config := getattr(smaller, "config", None), dict):
         own = pruning_methods()[config["prune"]].options if "prune" in config else ()
         for key in (*OPTIONS, *own):

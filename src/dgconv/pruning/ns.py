@@ -15,7 +15,8 @@ class NetworkSlimming(FilterPruning):
 
     The first half of training is with the penalty, the second without it and with what is left. The rate is that of
     all channels together; a layer keeps at least one. A channel with several batch norms, as behind a depthwise
-    convolution or a concatenation, has their mean :math:`|\gamma|`.
+    convolution, has their mean :math:`|\gamma|`. A batch norm that stands before its convolution and reads channels of
+    several layers, as in a DenseNet or a pre-activation ResNet, selects among them for this convolution alone.
 
     The authors train what is left from the beginning of the learning rate's schedule; here there is one schedule for
     all.
@@ -25,6 +26,7 @@ class NetworkSlimming(FilterPruning):
         sparsity_weight: weight lambda of the penalty; the authors have 1e-4 for VGG, 1e-5 for ResNet and DenseNet.
     """
 
+    shared = "inputs"
     default_rate = 0.4
     final_from = 1 / 2
 
@@ -55,8 +57,6 @@ class NetworkSlimming(FilterPruning):
         return self.choose(model, rate)  # how many of a layer depends on which
 
     def prune(self, model: nn.Module) -> None:
-        if self.budget is not None:
-            self.rate = self._rate_for_budget(model)  # what it takes depends on the layers it takes from
         super().prune(model)
         self.get_buffer("sparsity").zero_()
 

@@ -17,6 +17,7 @@ class SoftFilterPruning(FilterPruning):
     holds, with all of the channel zero: so nothing changes when it is cut. (The authors go on to the last epoch.)
     """
 
+    shared = "outputs"
     final_from = 3 / 4
 
     def scores(self, filters: Tensor) -> Tensor:

@@ -136,6 +136,9 @@ class DataTable(_Table):
 class TrainingTable(_Table):
     """How a network is trained."""
 
+    init_from: str | None = setting(
+        None, "Run folder, or safetensors file, with trained weights of the same network to start from, to prune it."
+    )
     epochs: int = setting(30, "Passes over the training images.", COUNT)
     batch_size: int = setting(64, "Images a step.", COUNT)
     learning_rate: float = setting(0.1, "At the start; it falls to 0 along half a cosine.", FACTOR)

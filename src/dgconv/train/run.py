@@ -22,7 +22,7 @@ from ..layers.controller import Place
 from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
-from ..models.storage import snapshot
+from ..models.storage import snapshot, start_from
 from ..ops.overlap import overlapping
 from ..runs import Checkpoint, EpochMetrics, Position, RunFolder, RunLog
 from ..runs.checkpoint import save_checkpoint
@@ -62,7 +62,7 @@ class Run:
         self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
         self.training = training = recipe.training
         torch.manual_seed(training.seed)
-        self.model = _build_model(recipe, data).to(device)
+        self.model = _build_model(recipe, data, is_resumed=resume_from is not None).to(device)
         self.memory_format = self.model.gpu_memory_format if device.type == "cuda" else torch.channels_last
         self.forward: nn.Module = self.model
         if world_size() > 1:
@@ -301,12 +301,12 @@ def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Check
     if resume_from:
         refuse_other_recipe(resume_from, recipe, folder)
         refuse_other_classes(resume_from.classes, data, folder)
-    model = _build_model(recipe, data)
+    model = _build_model(recipe, data, is_resumed=resume_from is not None)
     make_optimizer(model, recipe.training, torch.device("cpu"), steps=1)
     controllers_of(model, recipe.training, input_size=data.input_size)
 
 
-def _build_model(recipe: Recipe, data: Data) -> ImageClassifier:
+def _build_model(recipe: Recipe, data: Data, is_resumed: bool) -> ImageClassifier:
     """The network, after a copy of it has shown that it can be trained on images so small, and so few at a time."""
     model = recipe.build_model(len(data.classes))
     batch_size = recipe.training.batch_size
@@ -320,6 +320,8 @@ def _build_model(recipe: Recipe, data: Data) -> ImageClassifier:
             f"{recipe.model.name} cannot be trained on images of {size} pixels in batches of {batch_size}: {error}. "
             "Give a greater `image_size` or `batch_size`"
         ) from error
+    if recipe.training.init_from is not None and not is_resumed:
+        start_from(model, recipe.training.init_from)
     return model
 
 

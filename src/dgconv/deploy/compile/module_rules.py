@@ -17,7 +17,8 @@ from ...layers import (
 )
 from ...layers._conv import resolve_padding
 from ...layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
-from ...layers.indexed import IndexedGroupConv2d, SplitConv2d
+from ...layers.indexed import IndexedGroupConv2d, IndexedLinear, SplitConv2d
+from ...layers.spread import Spread
 from ...ops.geometry import pair
 from ..graph import BoostSpec, Concat, Conv, Elementwise, GateSpec, Linear, Norm, Pool
 from .builder import Builder, NotNative, Value, after_window, has_forward_hooks, known, planes
@@ -126,6 +127,32 @@ def _split_conv(builder: Builder, module: SplitConv2d, x: Value) -> Value:
     joined = builder.add(Concat([part.name for part in parts], ""))
     name = builder.add(Elementwise(joined, "", order=module.order.tolist()))
     return replace(parts[0], name=name, channels=len(module.order))
+
+
+@_rule(Spread)
+def _spread(builder: Builder, module: Spread, x: Value) -> Value:
+    """As a convolution of all channels of which only some win, the same for every image: the others are not computed.
+
+    The convolution as it was then has no reader, unless something else reads it, too.
+    """
+    like = replace(planes(x), name="", channels=module.channels)
+    if isinstance(module.layer, nn.BatchNorm2d) and rule_for(module.layer) is _batch_norm:
+        norm: Norm | None = _norm(module.layer)
+    elif rule_for(module.layer) is _conv:
+        x, norm = _conv(builder, module.layer, x), None
+        like = replace(x, name="", channels=module.channels)
+    else:
+        raise NotNative(f"it spreads a {type(module.layer).__name__}", like)
+    conv = next((step for step in builder.steps if step.output == x.name), None)
+    if not isinstance(conv, Conv) or conv.groups > 1 or conv.gate or conv.boost or conv.picks:
+        raise NotNative("what it spreads is no plain convolution", like)
+    some = scaled(conv, norm) if norm else conv
+    channels, places = module.channels, module.places
+    weight = some.weight.new_zeros(channels, *some.weight.shape[1:]).index_copy(0, places, some.weight)
+    bias = None if some.bias is None else some.bias.new_zeros(channels).index_copy(0, places, some.bias)
+    zeros = torch.zeros(channels)
+    boost = BoostSpec(torch.zeros(weight.shape[:2]), zeros.index_fill(0, places, 1.0), len(places), zeros)
+    return replace(like, name=builder.add(replace(some, output="", weight=weight, bias=bias, boost=boost)))
 
 
 def _check_parts(layer: nn.Module, like: Value) -> None:
@@ -314,6 +341,12 @@ def flatten(builder: Builder, x: Value, start_dim: int = 0, end_dim: int = -1) -
 @_rule(nn.Linear)
 def _linear(builder: Builder, module: nn.Linear, x: Value) -> Value:
     return linear(builder, x, module.weight, module.bias)
+
+
+@_rule(IndexedLinear)
+def _indexed_linear(builder: Builder, module: IndexedLinear, x: Value) -> Value:
+    weight = module.weight.new_zeros(module.out_features, module.picked_from)
+    return linear(builder, x, weight.index_copy(1, module.index, module.weight.detach()), module.bias)
 
 
 def linear(builder: Builder, x: Value, weight: Any, bias: Any = None) -> Value:
