@@ -1,9 +1,11 @@
 """Starts workers, watches them, keeps what they died of."""
 
+import atexit
 import base64
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dgconv.environment import describe_environment
 from tests.fuzz import sanitized as sanitizers
 from tests.fuzz.outcome import BAD, GOOD
-from tests.fuzz.worker import COUNTS, STATUS
+from tests.fuzz.worker import COUNTS, DONE, PREPARING, STATUS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -25,8 +28,9 @@ RECORD = HERE / "record.json"
 MOST_SECONDS = 10.0  # for one input, see _Clock
 MOST_MEMORY = 1 << 30  # bytes that one input may take beside what the process has anyway
 SANITIZED_IS_SLOWER = 12
-START_SECONDS = 120.0  # for a worker to import all it needs
+START_SECONDS = 120.0  # for a worker to import all it needs, or to make an input
 LOOK_EVERY = 0.1
+MOST_ERRORS, MOST_ERROR_BLOCKS = 6000, 20_000  # bytes that are kept, and blocks of 512 on disk
 SHOW_EVERY = 30.0
 
 
@@ -131,9 +135,18 @@ def _job(target: str, sanitized: bool) -> dict[str, Any]:
 
 
 def _python(job: dict[str, Any], **options: Any) -> subprocess.Popen[bytes]:
-    environment = os.environ | (sanitizers.environment() if job["sanitized"] else {})
+    environment = os.environ | {"TMPDIR": _scratch()} | (sanitizers.environment() if job["sanitized"] else {})
     command = [sys.executable, "-m", "tests.fuzz.worker", json.dumps(job)]
     return subprocess.Popen(command, cwd=ROOT, env=environment, **options)
+
+
+@cache
+def _scratch() -> str:
+    """Where workers write their files: in memory where that can be. What dead ones left goes with this process."""
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(prefix="fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 class _Clock:
@@ -181,7 +194,7 @@ class _Worker:
             return
         descriptor, self._status = tempfile.mkstemp()
         with os.fdopen(descriptor, "wb") as file:
-            file.write(STATUS.pack(-2) + bytes(COUNTS.size))
+            file.write(STATUS.pack(PREPARING) + bytes(COUNTS.size))
         job = self.job | {"first": first, "status": self._status}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  until the process is gone
         self._process = _python(job, stdout=subprocess.PIPE, stderr=self._errors)
@@ -202,11 +215,13 @@ class _Worker:
             name: self._before[name] + count
             for name, count in zip(GOOD, COUNTS.unpack_from(data, STATUS.size), strict=True)
         }
+        if os.fstat(self._errors.fileno()).st_blocks > MOST_ERROR_BLOCKS:  # some libraries have much to say
+            self._errors.truncate(0)
         if has_ended:
             self._end()
             self.is_done = number < 0
-            if number == -2 or (number == -1 and self._process.returncode):
-                raise RuntimeError(f"a worker did not start: {self._stderr()}")
+            if number == PREPARING or (number == DONE and self._process.returncode):
+                raise RuntimeError(f"a worker did not start, or made no input: {self._stderr()}")
             if number >= 0:
                 self._go_on_after(number, "crash", f"exit status {self._process.returncode}\n{self._stderr()}")
         elif self._clock.seconds(number) > (self.limit if number >= 0 else START_SECONDS):
@@ -236,8 +251,8 @@ class _Worker:
         self._start(number + self.job["stride"])
 
     def _stderr(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()[-6000:].decode(errors="replace")
+        self._errors.seek(max(0, self._errors.seek(0, 2) - MOST_ERRORS))
+        return self._errors.read().decode(errors="replace")
 
 
 def _watch(workers: list[_Worker], result: Result, seconds: float, show: Callable[[str], Any]) -> None:

@@ -11,45 +11,7 @@ from torch import Tensor
 from dgconv.deploy.calls import STORABLE
 from tests.fuzz.graphs import Stored, call, listed, slot
 from tests.fuzz.networks import valid
-
-NUMBERS = (
-    *(-1, 0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 255, 256, 1000, 1024, 4096, 4097, 10_000),
-    *(
-        65535,
-        65536,
-        10**6,
-        1 << 20,
-        2**24,
-        2**30,
-        2**31 - 1,
-        2**31,
-        2**32 - 1,
-        2**32,
-        2**32 + 1,
-        2**40,
-        2**62,
-        2**63 - 1,
-    ),
-    *(-2, -3, -8, -(2**31), -(2**31) - 1, -(2**32), -(2**63)),
-)
-FLOATS = (0.0, -0.0, 0.5, 1.0, -1.0, 2.5, 1e-30, 1e20, 1e38, -1e38, 1e300)
-TEXTS = (
-    "",
-    "x",
-    "y",
-    "identity",
-    "relu",
-    "relu6",
-    "max",
-    "average",
-    "bilinear",
-    "bicubic",
-    "\x1b[31m",
-    "\ud800",
-    "a" * 20,
-)
-FILES = ("", "[]", "null", "{}", '{"format": 2}', "[" * 2000, '{"a":' * 2000, "1" * 5000, "\ud800")
-Place = tuple[Any, Any]  # a list or dict, and the index or key
+from tests.fuzz.values import FILES, FLOATS, NUMBERS, TEXTS, Place, places
 
 
 def change(stored: Stored, rng: Random) -> None:
@@ -58,14 +20,6 @@ def change(stored: Stored, rng: Random) -> None:
         if isinstance(stored.graph, str):
             return
         rng.choices(*CHANGES)[0](stored, rng)
-
-
-def places(value: Any) -> list[Place]:
-    """Everything inside."""
-    found: list[Place] = []
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
-        found += [(value, key), *places(part)]
-    return found
 
 
 def _some(stored: Stored, rng: Random, fits: Callable[[Any, Any], bool]) -> Place | None:
@@ -208,7 +162,12 @@ def _tensor(stored: Stored, rng: Random) -> None:
     if not stored.tensors:
         return
     name = rng.choice(list(stored.tensors))
-    stored.tensors[name] = rng.choice(TENSOR_CHANGES)(stored.tensors[name], rng)
+    stored.tensors[name] = change_tensor(stored.tensors[name], rng)
+
+
+def change_tensor(value: Tensor, rng: Random) -> Tensor:
+    """Another shape, another type, other numbers."""
+    return rng.choice(TENSOR_CHANGES)(value, rng)
 
 
 def _cut(value: Tensor, rng: Random) -> Tensor:
@@ -239,7 +198,7 @@ def _fill(value: Tensor, rng: Random) -> Tensor:
     return value
 
 
-TYPES = (torch.int64, torch.bool, torch.float64, torch.uint8, torch.float16)
+TYPES = (torch.int64, torch.bool, torch.float64, torch.uint8, torch.float16, torch.int8)
 TENSOR_CHANGES: tuple[Callable[[Tensor, Random], Tensor], ...] = (
     _cut,
     _grow,
@@ -247,9 +206,7 @@ TENSOR_CHANGES: tuple[Callable[[Tensor, Random], Tensor], ...] = (
     _fill,
     lambda value, rng: value.unsqueeze(rng.randrange(value.dim() + 1)),
     lambda value, rng: value.reshape(-1),
-    lambda value, rng: (
-        value.nan_to_num().clamp(-100, 100).to(rng.choice((torch.int64, torch.bool, torch.float64, torch.uint8)))
-    ),
+    lambda value, rng: value.nan_to_num().clamp(-100, 100).to(rng.choice(TYPES)),
     lambda value, rng: torch.zeros([rng.randrange(4) for _ in range(rng.randrange(6))]),
 )
 
@@ -276,9 +233,7 @@ def _bit(stored: Stored, rng: Random) -> None:
 
 def _text(stored: Stored, rng: Random) -> None:
     """The file itself: no graph at all."""
-    stored.graph = rng.choice(
-        ("", "[]", "null", "{}", '{"format": 2}', "[" * 2000, '{"a":' * 2000, "1" * 5000, "\ud800")
-    )
+    stored.graph = rng.choice(FILES)
 
 
 CHANGES = (

@@ -19,9 +19,8 @@ import torch
 from dgconv.errors import UserError
 from tests.fuzz.outcome import GOOD, Wrong
 
-STATUS = struct.Struct(
-    "<q"
-)  # the number of the input (-2: none yet, -1: all done); then how often each outcome was seen
+STATUS = struct.Struct("<q")  # the number of the input, or one of these; then how often each outcome was seen
+PREPARING, DONE = -2, -1  # before the first input, and while one is made; after the last
 COUNTS = struct.Struct(f"<{len(GOOD)}q")
 SIZE = STATUS.size + COUNTS.size
 MOST_LINES = 60  # of a traceback
@@ -50,34 +49,36 @@ def main(job: dict[str, Any]) -> None:
     counts = dict.fromkeys(GOOD, 0)
     files = job.get("files")
     for number in range(job["first"], job["end"], job["stride"]):
-        STATUS.pack_into(status, 0, number)
+        STATUS.pack_into(status, 0, PREPARING)
         given = target.restore(Path(files[number]).read_bytes()) if files else target.make(rng_of(job["seed"], number))
-        if outcome := _try(target, given, number, job["most_memory"]):
+        STATUS.pack_into(status, 0, number)
+        outcome, message = attempt(target, given, job["most_memory"])
+        if outcome in GOOD:
             counts[outcome] += 1
             COUNTS.pack_into(status, STATUS.size, *counts.values())
-    STATUS.pack_into(status, 0, -1)
+        else:
+            print(json.dumps({"number": number, "kind": outcome, "message": message}), flush=True)
+    STATUS.pack_into(status, 0, DONE)
 
 
-def _try(target: ModuleType, given: Any, number: int, most_memory: int) -> str | None:
-    """The outcome, or a line about a finding to whoever reads what this process prints."""
+def attempt(target: ModuleType, given: Any, most_memory: int) -> tuple[str, str]:
+    """The outcome, one of ``GOOD`` or of ``BAD``, and what is to be said of it."""
     before = _peak()
     try:
         outcome = target.run(given)
         assert outcome in GOOD, outcome
-    except UserError:
-        outcome = "refused"
+    except UserError as refused:
+        outcome, message = "refused", str(refused)
     except Wrong as problem:
-        return _tell(number, "wrong", str(problem))
+        return "wrong", str(problem)
     except BaseException as problem:
         kind = "memory" if isinstance(problem, MemoryError) or "memory" in str(problem)[:200] else "raw"
-        return _tell(number, kind, "".join(traceback.format_exception(problem)[-MOST_LINES:]))
-    if _peak() - before > most_memory:
-        return _tell(number, "memory", f"it took {(_peak() - before) >> 20} MiB, and was {outcome}")
-    return outcome
-
-
-def _tell(number: int, kind: str, message: str) -> None:
-    print(json.dumps({"number": number, "kind": kind, "message": message}), flush=True)
+        return kind, "".join(traceback.format_exception(problem)[-MOST_LINES:])
+    else:
+        message = ""
+    if (taken := _peak() - before) > most_memory:
+        return "memory", f"it took {taken >> 20} MiB, and was {outcome}"
+    return outcome, message
 
 
 def _peak() -> int:

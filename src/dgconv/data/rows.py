@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..files import open_file
 from .columns import Columns, describe, holds_bytes
-from .pages import measure_pages
+from .pages import measure_columns
 
 MOST_TIMES, FREE = 100, 64 * 2**20  # how much larger than its file a data set may become, and what any may take
 BATCH_BYTES = 2**29  # read at a time: Arrow holds no more than 2 GiB of a column in one piece
@@ -81,7 +81,7 @@ def _read_table(file: Path, columns: Columns) -> pa.Table:
             raise UserError(f"{file} has several columns {name!r}. Save the data set with a name for each.")
     with _reading(file) as parquet:
         names = [f"{columns.image}.bytes", columns.label]
-        rows = _rows_at_a_time(file, parquet.metadata, names)
+        rows = _rows_at_a_time(file, parquet, names)
         batches, room = [], _room(file)
         for batch in parquet.iter_batches(rows, columns=names):
             room -= batch.nbytes
@@ -95,21 +95,18 @@ def _room(file: Path) -> int:
     return MOST_TIMES * file.stat().st_size + FREE
 
 
-def _rows_at_a_time(file: Path, notes: pq.FileMetaData, names: list[str]) -> int:
+def _rows_at_a_time(file: Path, parquet: pq.ParquetFile, names: list[str]) -> int:
     """How many rows hold no more memory than is meant, whatever a value of a page may be."""
-    if notes.num_rows > file.stat().st_size:
-        raise ValueError(f"it says that it has {notes.num_rows:,} rows, more than bytes")
-    total = largest = 1
+    rows, schema = parquet.metadata.num_rows, parquet.schema
+    if rows > file.stat().st_size:
+        raise ValueError(f"it says that it has {rows:,} rows, more than bytes")
+    columns = [number for number in range(len(schema)) if schema.column(number).path in names]
     with open_file(file) as content:
-        for group in map(notes.row_group, range(notes.num_row_groups)):
-            for column in map(group.column, range(group.num_columns)):
-                if group.num_rows and column.path_in_schema in names:
-                    pages = measure_pages(content, column)
-                    total, largest = total + pages.total, max(largest, pages.largest)
-    if total > _room(file):
+        pages = measure_columns(content, columns, of=len(schema))
+    if pages.total > _room(file):
         raise ValueError(f"its pages have more than {MOST_TIMES} times the bytes of the file")
     least, most = BATCH_ROWS
-    return max(least, min(most, BATCH_BYTES // largest))
+    return max(least, min(most, BATCH_BYTES // max(1, pages.largest)))
 
 
 def _image_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -134,7 +134,7 @@ def read_upload(content: bytes) -> Image.Image:
     refuse_giants(content)
     try:
         image = decode(_Upload(content), 0)
-        with suppress(Exception):  # notes of a camera that nobody understands
+        with suppress(Exception), warnings.catch_warnings(action="ignore"):  # notes of a camera that nobody understands
             image = ImageOps.exif_transpose(image)
         return image
     except CorruptImage as error:
@@ -147,8 +147,7 @@ def refuse_giants(content: bytes) -> None:
         raise TooLarge(f"your file has {len(content):,} bytes; at most {MAX_BYTES:,} are accepted. Make it smaller")
     limit = f"at most {MAX_PIXELS // 10**6} megapixels are accepted. Make it smaller"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is stricter
+        with warnings.catch_warnings(action="ignore"):  # our own limit is stricter than Pillow's
             width, height = Image.open(BytesIO(content), formats=FORMATS).size
     except Image.DecompressionBombError as error:
         raise TooLarge(f"your image has far too many pixels; {limit}") from error

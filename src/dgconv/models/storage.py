@@ -1,5 +1,6 @@
 """Models on disk, in run folders: what they are built from, and their weights. No pickle is ever written or read."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,15 @@ def input_size_of(run: RunFolder, model: ImageClassifier) -> tuple[int, int, int
 
 def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> None:
     """The whole state of a model, or a ``UserError`` that says what in the file does not fit."""
-    expected = model.state_dict()
+    refuse_misfits(model.state_dict(), tensors, path)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:  # a layer refuses what its buffers are to hold
+        raise _misfit([line.strip().rstrip(".") for line in str(error).splitlines()[1:]], path) from None
+
+
+def refuse_misfits(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Tensors of a file that are not those that are expected, by name, shape and type."""
     problems = [f"missing {name}" for name in expected if name not in tensors]
     problems += [f"unexpected {name}" for name in tensors if name not in expected]
     for name, tensor in expected.items():
@@ -103,14 +112,13 @@ def put_weights(model: nn.Module, tensors: dict[str, Tensor], path: Path) -> Non
             problems.append(f"{name} is {list(tensors[name].shape)}, expected {list(tensor.shape)}")
         elif not _fits(tensors[name].dtype, tensor.dtype):
             problems.append(f"{name} is {tensors[name].dtype}, expected {tensor.dtype}")
-    if not problems:
-        try:
-            model.load_state_dict(tensors)
-        except RuntimeError as error:  # a layer refuses what its buffers are to hold
-            problems = [line.strip().rstrip(".") for line in str(error).splitlines()[1:]]
     if problems:
-        more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise UserError(f"{path} does not fit the network as it is built now: {'; '.join(problems[:5])}{more}")
+        raise _misfit(problems, path)
+
+
+def _misfit(problems: list[str], path: Path) -> UserError:
+    more = f" and {len(problems) - 5} more" if len(problems) > 5 else ""
+    return UserError(f"{path} does not fit the network as it is built now: {'; '.join(problems[:5])}{more}")
 
 
 def start_from(model: nn.Module, source: Path | str) -> None:

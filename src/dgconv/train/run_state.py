@@ -11,9 +11,10 @@ from ..data import Data
 from ..errors import UserError
 from ..layers.controller import Controllers
 from ..models import ImageClassifier
-from ..models.storage import copy_to_cpu, load_model, put_weights
+from ..models.storage import copy_to_cpu, load_model, put_weights, refuse_misfits
 from ..runs import RunFolder
 from ..runs.checkpoint import Checkpoint, Position, save_checkpoint
+from ..values import MOST_COUNT
 from .classes import refuse_other_classes
 from .distributed import rank, sum_over_ranks
 from .optimizer import momenta
@@ -31,6 +32,7 @@ class RunUnderWay(Protocol):
     optimizer: torch.optim.SGD
     controllers: Controllers
     position: Position
+    steps_per_epoch: int
     sums: Tensor
     environment: dict[str, Any]
 
@@ -86,19 +88,37 @@ def refuse_other_recipe(checkpoint: Checkpoint, recipe: Recipe, folder: Path) ->
 
 
 def restore(run: RunUnderWay, checkpoint: Checkpoint) -> None:
-    """Every rank takes its share."""
+    """Every rank takes its share. A ``UserError`` where something in the checkpoint does not belong to the run."""
     refuse_other_recipe(checkpoint, run.recipe, run.folder)
     refuse_other_classes(checkpoint.classes, run.data, run.folder)
-    put_weights(run.model, checkpoint.part("model"), RunFolder(run.folder).checkpoint_file)
+    file, parts = RunFolder(run.folder).checkpoint_file, momenta(run.model, run.optimizer)
+    refuse_misfits(parts, checkpoint.part("momentum"), file)
+    put_weights(run.model, checkpoint.part("model"), file)
     with torch.no_grad():
-        for name, momentum in momenta(run.model, run.optimizer).items():
+        for name, momentum in parts.items():
             momentum.copy_(checkpoint.part("momentum")[name])
-    restore_random_states(checkpoint.part("random"), run.device)
+    try:
+        _check_position(checkpoint.position, run)
+        restore_random_states(checkpoint.part("random"), run.device)
+        run.controllers.load_state(checkpoint.part("controllers"))
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{file} is damaged or not a checkpoint of dgconv: {error}") from None
     run.position = checkpoint.position
     if rank() == 0:  # the sums are those of all ranks together
         sums = [run.position.loss_sum, run.position.wrong, run.position.skipped]
         run.sums.copy_(torch.tensor(sums, dtype=torch.float64))
-    run.controllers.load_state(checkpoint.part("controllers"))
+
+
+def _check_position(position: Position, run: RunUnderWay) -> None:
+    counts_fit = (
+        0 <= position.epoch <= run.recipe.training.epochs
+        and 0 <= position.step <= run.steps_per_epoch
+        and position.step <= position.seen <= MOST_COUNT
+        and 0 <= position.wrong <= position.seen
+        and 0 <= position.skipped <= MOST_COUNT
+    )
+    if not counts_fit or not 0 <= position.seconds <= MOST_COUNT:
+        raise ValueError(f"its position is none of this run: {position}")
 
 
 def random_states(device: torch.device) -> dict[str, Tensor]:

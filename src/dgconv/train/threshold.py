@@ -77,8 +77,13 @@ class GlobalThreshold(Controller):
         return {str(index): gather_over_ranks(values) for index, values in enumerate(self.library)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """A ``ValueError`` where it is none that :meth:`state` gave."""
+        dimensions = 1 if self.weights is None else 2
+        for index, values in enumerate(library := [state[str(index)] for index in range(len(state))]):
+            if not values.is_floating_point() or values.dim() != dimensions or values.shape[1:] not in ((), (2,)):
+                raise ValueError(f"the saliencies {index} are {values.dtype} {list(values.shape)}")
         device = self.thresholds[0].device
-        self.library = [state[key][rank() :: world_size()].to(device) for key in sorted(state, key=int)]
+        self.library = [values[rank() :: world_size()].to(device) for values in library]
 
 
 def _with_shared_threshold(model: nn.Module) -> list[tuple[str, DynamicGroupConv2d]]:
