@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dgconv.analysis.paper import compare_with_paper
+from dgconv.bench.forms import OURS
+from dgconv.bench.runtimes import RUNTIMES
 from dgconv.compare import Comparison
 from dgconv.compare.table import to_markdown
 
@@ -50,39 +52,72 @@ def steps(root: Path) -> str:
 
 
 def inference(root: Path) -> str:
-    """Whole networks, as ``dgconv bench`` measured them."""
-    heading = [
-        "network, pruning rate",
-        "batch",
-        "threads",
-        "torch",
-        "ONNX Runtime",
-        "OpenVINO",
-        "dense",
-        "SGC",
-        "**DGC**",
+    """Whole networks, as ``dgconv bench`` measured them: a row for each precision, ratios to its fastest rival."""
+    benches = [json.loads(file.read_text()) for file in sorted((root / "benchmarks/results").glob("bench_*.json"))]
+    measured = [(bench, measurement) for bench in benches for measurement in bench["measurements"]]
+    rivals = dict.fromkeys(
+        row["form"] for _, part in measured for row in part["rows"] if row["kind"] == "dense" and row["form"] != OURS
+    )
+    rows = []
+    for bench, part in measured:
+        precisions = dict.fromkeys(map(_precision, part["rows"]))
+        rows += [_inference_row(bench, part, precision, list(rivals)) for precision in precisions]
+    heading = ["network, pruning rate", "precision", "batch", "threads", *rivals, "dense", "SGC", "**DGC**"]
+    machines = dict.fromkeys(_machine(bench["machine"]) for bench in benches)
+    table = f"{'; '.join(machines)}; milliseconds, median:\n\n" + markdown(heading, rows)
+    return table + _unmeasured(rows, {(_precision(row), row["form"]) for _, part in measured for row in part["rows"]})
+
+
+def _unmeasured(rows: list[list[str]], measured: set[tuple[str, str]]) -> str:
+    """Names the rivals that records lack: a ratio says nothing about those."""
+    shown = {row[1] for row in rows}
+    lacking = [
+        f"{one.name} in {one.precision}"
+        for one in RUNTIMES
+        if one.precision in shown and (one.precision, one.name) not in measured
     ]
-    rows, machine = [], {}
-    for file in sorted((root / "benchmarks/results").glob("bench_*.json")):
-        bench = json.loads(file.read_text())
-        machine = bench["machine"]
-        for measured in bench["measurements"]:
-            forms = {(row["kind"], row["form"]): row["median"] for row in measured["rows"]}
-            runtimes = [forms["dense", "ONNX Runtime"], forms["dense", "OpenVINO"]]
-            best = min(seconds for seconds in runtimes if seconds)
-            shown = [forms["dense", "torch"], *runtimes, forms["dense", "prepared"], forms["sgc", "prepared"]]
-            dgc = forms["dgc", "prepared"]
-            rows.append(
-                [
-                    f"`{bench['model']}`, {bench['pruning_rate']:.2f}",
-                    str(measured["batch_size"]),
-                    str(measured["threads"]),
-                    *(f"{1e3 * seconds:.2f}" if seconds else "" for seconds in shown),
-                    f"**{1e3 * dgc:.2f}**, {best / dgc:.2f}x",
-                ]
-            )
-    header = "{hardware}, torch {torch}, ONNX Runtime {onnxruntime}, OpenVINO {openvino}, {date}".format(**machine)
-    return f"{header}; milliseconds, median:\n\n" + markdown(heading, rows)
+    return f"\n\nNot among the rivals, for it was not measured: {', '.join(lacking)}." if lacking else ""
+
+
+def _precision(row: dict[str, Any]) -> str:
+    """Records that are older than int8 do not say it."""
+    return str(row.get("precision", "float32"))
+
+
+def _inference_row(bench: dict[str, Any], part: dict[str, Any], precision: str, rivals: list[str]) -> list[str]:
+    """Milliseconds in every form; nothing for what was not measured. The fastest rival is in italics."""
+    seconds = {
+        (row["kind"], row["form"]): row["median"]
+        for row in part["rows"]
+        if _precision(row) == precision and row["median"]
+    }
+    dense = {rival: seconds["dense", rival] for rival in rivals if ("dense", rival) in seconds}
+    fastest = min(dense, key=lambda rival: dense[rival], default=None)
+    ours = {kind: seconds.get((kind, OURS)) for kind in ("dense", "sgc", "dgc")}
+    ratio = f", {dense[fastest] / ours['dgc']:.2f}x" if fastest and ours["dgc"] else ""
+    mark = {fastest: "_"}
+    return [
+        f"`{bench['model']}`, {bench['pruning_rate']:.2f}",
+        precision,
+        str(part["batch_size"]),
+        str(part["threads"]),
+        *(_ms(dense.get(rival), mark.get(rival, "")) for rival in rivals),
+        _ms(ours["dense"]),
+        _ms(ours["sgc"]),
+        _ms(ours["dgc"], "**") + ratio,
+    ]
+
+
+def _ms(seconds: float | None, mark: str = "") -> str:
+    return f"{mark}{1e3 * seconds:.2f}{mark}" if seconds else ""
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    """Hardware, and the version of everything that was installed."""
+    names = {one.packages[0]: one.name for one in RUNTIMES}
+    packages = {"torch": None} | dict.fromkeys(package for one in RUNTIMES for package in one.packages)
+    versions = [f"{names.get(package, package)} {machine[package]}" for package in packages if machine.get(package)]
+    return ", ".join([machine["hardware"], *versions, machine["date"]])
 
 
 def convolutions(root: Path) -> str:
