@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from dgconv import convert_, create_model, dynamic_layers, save_model
+from dgconv import convert_, create_model, dynamic_layers, load_model, save_model
 from dgconv.bench.settle import settle_
 from dgconv.cli import main
-from dgconv.deploy import export_model, prepare
+from dgconv.deploy import export_model, load, prepare
 from dgconv.deploy.export.formats import export_run, write_aoti, write_onnx, write_torch
 from dgconv.deploy.export.outputs import difference, names_of
 from dgconv.errors import UserError
@@ -306,6 +306,16 @@ def test_command(run, tmp_path, capsys):
     assert report["input_size"] == [3, 8, 8]
 
 
+def test_prepared_is_a_folder(run, tmp_path, capsys):
+    main(["export", str(run), "--format", "prepared", "--out", str(tmp_path / "fast"), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["format"], report["precision"]) == ("prepared", "float32")
+    assert report["bytes"] == sum(file.stat().st_size for file in (tmp_path / "fast").iterdir())
+    assert report["difference"] < 1e-4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fast", "run"]
+    assert_computes(load_model(run), load(tmp_path / "fast"), (3, 8, 8))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -316,6 +326,15 @@ def test_command(run, tmp_path, capsys):
         (["run", "--out", "taken.onnx"], "taken.onnx exists; name another file"),
         (["run", "--out", "no/where/net.onnx"], "is not a folder; make it first"),
         (["run", "--format", "tflite", "--out", "net.tflite"], "tflite"),
+        (
+            ["run", "--precision", "int8", "--format", "torch", "--out", "net.pt2"],
+            "written in the format 'prepared' only",
+        ),
+        (
+            ["run", "--precision", "int8", "--out", "fast"],
+            "was not trained here, so neither its recipe nor its data set",
+        ),
+        (["run", "--data-dir", "data", "--out", "net.onnx"], "leave --data-dir out, or set --precision"),
     ],
 )
 def test_wrong_use(run, tmp_path, capsys, monkeypatch, arguments, message):

@@ -13,6 +13,7 @@ from ..layers.select import dynamic_layers, set_pruning_rate
 from ..train.threshold import quantile
 
 CALIBRATION_IMAGES, CALIBRATION_BATCH = 1024, 128
+RANGE_IMAGES = 300  # that show the ranges of numbers for int8, as many as other tools take
 SEARCHES = 6  # what later layers see depends on what earlier ones prune, so a threshold is looked for repeatedly
 
 
@@ -43,10 +44,12 @@ def can_set_rate(model: nn.Module) -> bool:
     return any(layer.gate.takes_rates for _, layer in dynamic_layers(model))
 
 
-def calibration_images(train_split: Split, device: torch.device | str = "cpu") -> Tensor:
-    """Training images for :func:`set_rate`, the same ones each time."""
+def calibration_images(
+    train_split: Split, device: torch.device | str = "cpu", count: int = CALIBRATION_IMAGES
+) -> Tensor:
+    """Training images for :func:`set_rate`, or for ``prepare`` in int8: the same ones each time."""
     generator = torch.Generator().manual_seed(0)
-    batches = train_split.batches(CALIBRATION_IMAGES, train=True, generator=generator, device=device)
+    batches = train_split.batches(count, train=True, generator=generator, device=device)
     return next(iter(batches))[0]
 
 

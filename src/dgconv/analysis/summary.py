@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..cost import count_macs_by_convention, needs_images
 from ..data import Data
 from ..data.sample import sample
+from ..deploy.precision import Precision
 from ..layers.saliency import passing_overflow
 from ..models import ImageClassifier
 from ..pruning import what_is_left
@@ -28,6 +29,7 @@ class Summary:
     macs: dict[str, float]
     dense_macs: dict[str, float]
     parameters: int
+    precision: Precision = "float32"  # in which it was evaluated
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -12,12 +12,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..analysis.int8 import prepare_int8
-from ..deploy.compile.prepare import prepare
 from ..deploy.export.outputs import difference
+from ..deploy.precision import Precision, prepare_as
 from ..deploy.run.prepared import PreparedModel
 from ..errors import UserError
-from .runtimes import RUNTIMES, Precision, Runtime, Source
+from .runtimes import RUNTIMES, Runtime, Source
 from .runtimes.record import Make, Runner
 
 Kind = Literal["dense", "sgc", "dgc", "model"]  # the last one: of the user's own, whatever it is
@@ -108,10 +107,7 @@ def _rival(runtime: Runtime, source: Source) -> Form:
 
 
 def _ours(kind: Kind, model: nn.Module, precision: Precision, calibration: Tensor) -> Form:
-    def get_ready() -> Make:
-        return Prepared(prepare(model) if precision == "float32" else prepare_int8(model, calibration))
-
-    return Form(kind, OURS, get_ready, precision=precision)
+    return Form(kind, OURS, lambda: Prepared(prepare_as(model, precision, calibration)), precision=precision)
 
 
 @dataclass(frozen=True)

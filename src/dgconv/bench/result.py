@@ -9,9 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..deploy.precision import Precision
 from ..text import as_text, width_of
 from .forms import AGREE, Kind, title_of
-from .runtimes import Precision
 
 
 @dataclass(frozen=True)

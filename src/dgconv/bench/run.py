@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..deploy.compile.prepare import check
 from ..deploy.export.formats import try_images
+from ..deploy.precision import Precision
 from ..deploy.run.timing import median_split
 from ..environment import usable_cores
 from ..errors import UserError
@@ -16,7 +17,6 @@ from ..layers.select import dynamic_layers
 from ..ops import native
 from .forms import AGREE, Form, Kind, Prepared, all_forms, differences
 from .result import Bench, FormTime, Measurement
-from .runtimes import Precision
 from .runtimes.record import Make, Runner, runtime_versions
 from .timing import (
     FEWEST,

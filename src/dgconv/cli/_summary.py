@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from ..analysis.summary import Summary, summarize
+from ..deploy.precision import Precision
 from ..train import FinishedRun
 from ._output import console, millions, show_each
 
 
-def show_results(results: Sequence[FinishedRun], device: str, json: bool) -> None:
+def show_results(results: Sequence[FinishedRun], device: str, json: bool, precision: Precision = "float32") -> None:
     def summary_of(result: FinishedRun) -> tuple[Summary, str, dict[str, int]]:
         evaluation = result.evaluation
         summary = summarize(
@@ -20,7 +21,8 @@ def show_results(results: Sequence[FinishedRun], device: str, json: bool) -> Non
         )
         odd = {"skipped_images": evaluation.skipped, "overflowing_images": len(evaluation.overflowing)}
         told = {name: count for name, count in odd.items() if count}
-        return replace(summary, test_images=evaluation.images), str(result.folder), told
+        summary = replace(summary, test_images=evaluation.images, precision=precision)
+        return summary, str(result.folder), told
 
     show_each(
         [summary_of(result) for result in results],
@@ -40,7 +42,8 @@ def print_summary(console: Console, summary: Summary, folder: str, odd: Mapping[
     table.add_column("this network", justify="right")
     table.add_column("the same, dense", justify="right")
     table.add_column("saving", justify="right")
-    table.add_row(f"top-1 error, {summary.test_images} test images", f"{summary.error:.2f} %")
+    in_int8 = ", int8" if summary.precision == "int8" else ""
+    table.add_row(f"top-1 error, {summary.test_images} test images{in_int8}", f"{summary.error:.2f} %")
     for name, count in odd.items():
         table.add_row(ODD[name], str(count))
     if summary.pruning_rate is not None:

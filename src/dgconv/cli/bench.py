@@ -13,7 +13,7 @@ from tyro.conf import Positional
 from ..bench.networks import find_networks
 from ..bench.picture import check_picture, draw_bench
 from ..bench.run import Tell, run_bench
-from ..bench.runtimes import Precision
+from ..deploy.precision import Precision
 from ..errors import visible
 from ..files import check_file, write_atomically
 from ._output import console, make_console

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ...deploy.export.formats import require
-from .record import Precision, Runner, Runtime, Source, register_runtime
+from ...deploy.precision import Precision
+from .record import Runner, Runtime, Source, register_runtime
 
 
 def quantize(source: Source) -> Path:

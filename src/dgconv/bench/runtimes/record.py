@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...deploy.export.formats import require, save_onnx
+from ...deploy.precision import Precision
 from ...errors import UserError
 
-Precision = Literal["float32", "int8"]
 Runner = Callable[[], Any]  # one pass over the images it was made for
 Make = Callable[[int, Tensor], Runner]  # of a number of threads and images
 

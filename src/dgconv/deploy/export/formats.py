@@ -1,4 +1,4 @@
-"""Networks written for other programs: ONNX, torch.export and AOTInductor, each with a dynamic batch.
+"""Networks written for other programs: ONNX, torch.export and AOTInductor; or prepared. Each with a dynamic batch.
 
 What each of them computes:
 
@@ -8,6 +8,7 @@ What each of them computes:
   ``import dgconv``.
 - ``aoti``: compiled ahead of time, with our operation called from it. Load it with
   ``torch._inductor.aoti_load_package`` after ``import dgconv``. It runs on the kind of machine that compiled it.
+- ``prepared``: a folder for ``deploy.load``, on any CPU. The only one that leaves channels out, and that int8 has.
 """
 
 import errno
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -37,20 +38,23 @@ from ...models.storage import input_size_of
 from ...pruning import what_is_left
 from ...runs import RunFolder
 from ..compile.prepare import unwrapped
+from ..precision import Precision, prepare_as
 from ..run.prepared import PreparedModel
+from ..storage import load, save
 from . import outputs
 from .outputs import worst
 from .scratch import scratch_folder
 
-Format = Literal["onnx", "torch", "aoti"]
+Format = Literal["onnx", "torch", "aoti", "prepared"]
 Network = Callable[[Tensor], Any]
 
-SUFFIX: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "aoti": ".pt2"}
+SUFFIX: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "aoti": ".pt2", "prepared": ""}
 CHECKED_BATCHES = (1, 7)
 MASKED_DENSE = (
     "ONNX has no operation that leaves channels out: this file multiplies all of them, the left out ones by zero. "
     "It gives the right result and saves no time"
 )
+FOR_LOAD = "A folder that dgconv.deploy.load reads"
 NEEDS_IMPORT = "It holds dgconv's own operation: 'import dgconv' before loading it"
 
 
@@ -64,12 +68,21 @@ class Exported:
     input_size: tuple[int, int, int]
     difference: float
     note: str
+    precision: Precision = "float32"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def export_model(model: nn.Module, file: Path | str, format: Format, input_size: tuple[int, int, int]) -> Exported:
+def export_model(
+    model: nn.Module,
+    file: Path | str,
+    format: Format,
+    input_size: tuple[int, int, int],
+    *,
+    precision: Precision = "float32",
+    calibration: Tensor | None = None,
+) -> Exported:
     """Write a network for images of one size and batches of any, and hold the file's result against the network's.
 
     It may be any network, of ``create_model`` or your own, that takes one tensor and returns one or several.
@@ -78,16 +91,19 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
 
     Args:
         model: as trained or converted, not prepared; on the CPU. It is written as it is in eval mode.
-        file: ends in ``.onnx``, or in ``.pt2`` for the other formats.
-        format: "onnx", "torch" or "aoti"; see :mod:`dgconv.deploy.export.formats`.
+        file: ends in ``.onnx``, or in ``.pt2`` for "torch" and "aoti"; "prepared" makes a folder.
+        format: "onnx", "torch", "aoti" or "prepared"; see :mod:`dgconv.deploy.export.formats`.
         input_size: channels, height and width of the images.
+        precision: "int8" is for "prepared" only.
+        calibration: images for int8, like those it will see.
     """
     _check(model)
     check_input_size(input_size)
     model, file = unwrapped(model), Path(file)
     if format not in SUFFIX:
         raise UserError(f"format must be one of {', '.join(SUFFIX)}, got {format!r}")
-    if file.suffix != SUFFIX[format]:
+    check_precision(precision, format)
+    if SUFFIX[format] and file.suffix != SUFFIX[format]:
         raise UserError(f"{file}: a file of format {format!r} must end in {SUFFIX[format]}")
     if file.exists():
         raise UserError(f"{file} exists; name another file or remove it")
@@ -102,13 +118,28 @@ def export_model(model: nn.Module, file: Path | str, format: Format, input_size:
         warnings.simplefilter("ignore")  # torch's, about itself
         temporary = folder / file.name
         try_images(model, _example(model, 1, input_size))
-        written = WRITERS[format](model, temporary, input_size)
+        if format == "prepared":
+            written = write_prepared(model, temporary, precision, calibration)
+        else:
+            written = WRITERS[format](model, temporary, input_size)
         examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
         difference = worst(outputs.difference(written(images), model(images)) for images in examples)
         os.replace(temporary, file)
     is_dynamic = any(True for _ in dynamic_layers(model))
-    note = (MASKED_DENSE if format == "onnx" else NEEDS_IMPORT) if is_dynamic else ""
-    return Exported(str(file), format, file.stat().st_size, input_size, difference, note)
+    notes: dict[Format, str] = {"prepared": FOR_LOAD}
+    if is_dynamic:
+        notes |= {"onnx": MASKED_DENSE, "torch": NEEDS_IMPORT, "aoti": NEEDS_IMPORT}
+    size = sum(part.stat().st_size for part in (file.iterdir() if file.is_dir() else [file]))
+    return Exported(str(file), format, size, input_size, difference, notes.get(format, ""), precision)
+
+
+def check_precision(precision: Precision, format: Format) -> None:
+    if precision not in get_args(Precision):
+        raise UserError(f"`precision` must be {' or '.join(get_args(Precision))}, got {precision!r}")
+    if precision == "int8" and format != "prepared":
+        raise UserError(
+            f"int8 is written in the format 'prepared' only, got {format!r}; change `format` or `precision`"
+        )
 
 
 def _check(model: nn.Module) -> None:
@@ -133,14 +164,22 @@ def try_images(model: nn.Module, images: Tensor) -> None:
         raise UserError(f"the network does not take images of {size}: {str(error).rstrip('.')}") from error
 
 
-def export_run(run: RunFolder | Path | str, file: Path | str, format: Format) -> Exported:
+def export_run(
+    run: RunFolder | Path | str,
+    file: Path | str,
+    format: Format,
+    *,
+    precision: Precision = "float32",
+    calibration: Tensor | None = None,
+) -> Exported:
     """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on.
 
     Of a network whose filters are pruned, what is left.
     """
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     model = load_model(run)
-    return export_model(what_is_left(model), file, format, input_size_of(run, model))
+    size = input_size_of(run, model)
+    return export_model(what_is_left(model), file, format, size, precision=precision, calibration=calibration)
 
 
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
@@ -240,6 +279,11 @@ def write_aoti(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -
     file.write_bytes(content.getvalue())
     loaded: Network = torch._inductor.aoti_load_package(str(file))
     return loaded
+
+
+def write_prepared(model: nn.Module, folder: Path, precision: Precision, calibration: Tensor | None) -> Network:
+    save(prepare_as(model, precision, calibration), folder)
+    return load(folder)
 
 
 WRITERS: dict[Format, Callable[[nn.Module, Path, tuple[int, int, int]], Network]] = {

@@ -1,0 +1,93 @@
+"""The commands that take int8 calibrate on training images of the run, and say in which precision figures are."""
+
+import copy
+import json
+
+import pytest
+import torch
+
+from dgconv.analysis.rate import RANGE_IMAGES, calibration_images
+from dgconv.analysis.trained_run import TrainedRun
+from dgconv.bench import timing
+from dgconv.cli import main
+from dgconv.deploy import load, precision, prepare
+
+
+def logits_of_bias(model):
+    """What stands for int8 here: a network whose answers are known."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+    return model
+
+
+@pytest.fixture
+def calibrations(monkeypatch):
+    """What is given to prepare in int8."""
+    given = []
+
+    def prepare_int8(model, precision="float32", calibration=None):
+        if precision == "float32":
+            return prepare(model)
+        given.append(calibration)
+        return prepare(logits_of_bias(model))
+
+    monkeypatch.setattr(precision, "prepare", prepare_int8)
+    return given
+
+
+def test_eval(head_folder, calibrations, capsys):
+    main(["eval", str(head_folder), "--precision", "int8", "--json"])
+    result = json.loads(capsys.readouterr().out)
+    run = TrainedRun(head_folder)
+    assert result["precision"] == "int8"
+    answer = int(run.model.classifier.bias.argmax())
+    targets = torch.cat([target for _, target in run.data.test.batches(64, train=False)])
+    assert result["error"] == pytest.approx(100 * float((targets != answer).double().mean()))
+    assert result["macs"] == {name: run.macs(name).macs for name in ("paper", "authors")}
+    (images,) = calibrations
+    assert torch.equal(images, calibration_images(run.data.train, count=RANGE_IMAGES)), "the same ones each time"
+    assert len(images) == RANGE_IMAGES
+    main(["eval", str(head_folder), "--precision", "int8"])
+    assert "test images, int8 " in capsys.readouterr().out
+
+
+def test_export(head_folder, calibrations, tmp_path, capsys):
+    main(["export", str(head_folder), "--precision", "int8", "--out", str(tmp_path / "fast")])
+    assert "fast: prepared, int8, " in " ".join(capsys.readouterr().out.split())
+    assert len(calibrations[0]) == RANGE_IMAGES
+    run = TrainedRun(head_folder)
+    x = torch.randn(2, *run.input_size)
+    torch.testing.assert_close(load(tmp_path / "fast")(x), logits_of_bias(run.model)(x))
+
+
+@pytest.mark.parametrize("command", ["eval", "export"])
+def test_a_version_without_int8_says_so(head_folder, tmp_path, capsys, command, monkeypatch):
+    monkeypatch.setattr(precision, "prepare", lambda model: None)
+    out = ["--out", str(tmp_path / "fast")] if command == "export" else []
+    with pytest.raises(SystemExit, match="2"):
+        main([command, str(head_folder), "--precision", "int8", *out])
+    assert "prepares networks in float32 only" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench(head_folder, calibrations, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(timing, "PAUSE", 0.0)
+    monkeypatch.setattr(timing, "GET_GOING", 0.0)
+    monkeypatch.setattr("dgconv.bench.forms.RUNTIMES", [])
+    file = tmp_path / "bench.json"
+    options = ["--precision", "int8", "float32", "--threads", "1", "--repeats", "1", "--json", str(file)]
+    main(["bench", str(head_folder), *options])
+    captured = capsys.readouterr()
+    (measured,) = json.loads(file.read_text())["measurements"]
+    rows = [(row["kind"], row["form"], row["precision"]) for row in measured["rows"]]
+    kinds = ("dense", "sgc", "dgc")
+    assert rows[:6] == [(kind, form, "float32") for kind in kinds for form in ("torch", "prepared")]
+    assert rows[6:] == [(kind, "prepared", "int8") for kind in kinds]
+    assert all(row["speedup"] for row in measured["rows"][:6])
+    assert [row["speedup"] for row in measured["rows"][6:]] == [None] * 3, "no rival in int8"
+    assert measured["fastest_rival"] == {"float32": "torch"}
+    assert len(calibrations) == 3
+    assert all(torch.equal(images, calibrations[0]) for images in calibrations), "all see the same images"
+    assert "Speed-up in int8 is over the fastest rival with the dense network: none." in captured.out
+    assert "DGC, prepared int8 differs from torch by" in captured.err
