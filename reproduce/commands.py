@@ -10,7 +10,7 @@ from rich.table import Column
 from tyro.conf import Positional
 
 from dgconv.analysis.kept_costs import FILE, describe_network
-from dgconv.analysis.plan import count_cost, facts_of
+from dgconv.analysis.plan import count_cost
 from dgconv.cli._output import console, show
 from dgconv.errors import UserError, visible
 from dgconv.text import print_table
@@ -96,7 +96,7 @@ def costs() -> None:
     """Count what the networks of our recipes cost, and keep it for 'dgconv recipes'."""
     counted = {}
     for recipe in map(load_recipe, list_recipes()):
-        data = facts_of(recipe)
+        data = recipe.data.facts()
         network = describe_network(recipe, data)
         if network not in counted:
             counted[network] = count_cost(recipe, data)
