@@ -1,12 +1,15 @@
 """Concepts have one place: methods their records, run folders their names."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from dgconv.cli.train import settings_class
 from dgconv.layers.method import METHODS, layer_methods
 from dgconv.runs import names
+from dgconv.train import Recipe
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 FILE_NAMES = [getattr(names, name) for name in ("CONFIG", "METRICS", "WEIGHTS", "BEST", "CHECKPOINT", "DIVERGED")]
@@ -37,6 +40,15 @@ def test_every_record_is_whole(method):
         assert method.macs is not None
         assert method.knob is not None
         assert method.knob.option in method.options
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_every_option_is_a_setting_of_recipes_and_a_flag(method):
+    model = {"model": "resnet20", "prune": method.name} if method.prunes else {"model": f"resnet20_{method.name}"}
+    given = {option.name: option.default for option in method.choices.values() if option.default is not None}
+    recipe = Recipe.of(**model, **given)
+    assert given.items() <= recipe.build_model(10).config.items()
+    assert method.choices.keys() <= {field.name for field in fields(settings_class(recipe))}
 
 
 def test_there_are_methods_of_both_kinds():

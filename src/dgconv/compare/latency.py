@@ -31,11 +31,12 @@ class Latency:
 def measure_latencies(networks: Mapping[str, nn.Module], images: Tensor) -> dict[str, Latency]:
     """Batch 1, one thread, real images in turn: what a dynamic network computes depends on the image."""
     prepared = {name: prepare(network) for name, network in networks.items()}
+    native = {name: _native_share(network) for name, network in prepared.items()}
     with one_thread():
         differences = {name: _disagreement(networks[name], prepared[name], images) for name in prepared}
         seconds = time_side_by_side({n: _in_turn(network, images) for n, network in prepared.items()}, seconds=SECONDS)
     return {
-        name: Latency(statistics.median(values), quartiles(values), _native_share(prepared[name]), differences[name])
+        name: Latency(statistics.median(values), quartiles(values), native[name], differences[name])
         for name, values in seconds.items()
     }
 

@@ -78,9 +78,9 @@ def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise UserError(f"seeds must differ from each other, got {' '.join(map(str, settings.seeds)) or 'none'}")
     refuse_unused_folder(settings.data_dir, [settings.data])
+    side = Recipe.of(model=settings.backbone, **settings.shared).data.facts().side
     check_matplotlib()
     rivals = find_rivals(settings.methods)
-    side = Recipe.of(model=settings.backbone, **settings.shared).data.facts().side
     with one_thread():  # an image or two: where other processes use the cores, more threads wait for each other
         options = {
             rival.name: options_for_budget(
@@ -101,7 +101,7 @@ def compare(
     images = next(sample(data.test, MEASURED_IMAGES))
     forms = {run.folder: as_it_runs(results[run.folder].model) for run in runs}
     first = {run.rival.name: forms[run.folder] for run in reversed(runs)}  # of the first seed
-    latencies = measure_latencies(first, images[:TIMED_IMAGES])
+    latencies, machine = measure_latencies(first, images[:TIMED_IMAGES]), describe_machine()
     dense = create_model(settings.backbone, num_classes=len(data.classes), **settings.backbone_options)
     dense_macs = count_macs(dense, data.input_size).macs
     methods = []
@@ -111,7 +111,7 @@ def compare(
         methods.append(_summarize(rival, own, seeds, dense_macs, settings.budget, latencies[rival.name]))
     told = asdict(settings) | settings.shared | {"seeds": list(settings.seeds), "input_size": list(data.input_size)}
     del told["data_dir"]  # means nothing to anybody else
-    comparison = Comparison(told, describe_machine(), methods)
+    comparison = Comparison(told, machine, methods)
     write_comparison(comparison, folder)
     draw_comparison(comparison, folder / PICTURE)
     return comparison
