@@ -73,6 +73,20 @@ def test_large_depthwise_kernels_are_left(kernel: int | tuple[int, int]) -> None
 
 
 @needs_kernels
+@pytest.mark.parametrize(("kernel", "expected"), [(7, "native"), (9, "torch")])
+def test_a_large_depthwise_kernel_in_a_branch_does_not_cut_the_program(kernel: int, expected: str) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.large = nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, kernel, padding=kernel // 2, groups=6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.large(self.first(x))
+
+    assert runs(Branches(), torch.randn(2, 6, 16, 16))["large"].startswith(expected)
+
+
+@needs_kernels
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [

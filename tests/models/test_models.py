@@ -1,28 +1,28 @@
 """Every registered model: registering one tests it."""
 
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
+from small_models import SMALL, images_for, names_with, small_model
 
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, create_model, dynamic_layers, list_models
+from dgconv.cost import count_macs
 from dgconv.errors import UserError
 from dgconv.models import _registry, register_backbone
 from dgconv.pruning import pruning_of
 
-RIVALS = ("lgc", "flgc", "fbs", "cgnet", "lccn")  # on three of the backbones in small, in tests/layers/test_methods.py
-NAMES = [name for name in list_models() if not name.endswith(RIVALS)]
-
-
-def small_batch(model):
-    size = min(64, model.input_size[1])
-    return torch.randn(2, 3, size, size)
+# The rivals' layers are on three of the backbones in small, in tests/layers/test_methods.py
+NAMES = names_with("", "sgc", "dgc", "dgcg")
+RIVALS = ("lgc", "flgc", "fbs", "cgnet", "lccn")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_backward_and_head(name):
-    model = create_model(name, num_classes=7)
-    x = small_batch(model)
+    model = small_model(name)
+    x = images_for(model, 2)
     features = model.forward_features(x)
     assert features.shape[:2] == (2, model.num_features)
     assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
@@ -37,6 +37,30 @@ def test_forward_backward_and_head(name):
     assert model.num_classes == 3
     model.reset_classifier(0)
     assert model(x).shape == (2, model.num_features)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backbone", SMALL)
+def test_every_method_goes_into_every_network(backbone):
+    """Without numbers: that the layers fit."""
+    for method in RIVALS:
+        with torch.device("meta"):
+            model = small_model(f"{backbone}_{method}").eval()
+        assert model(images_for(model, 1).to("meta")).shape == (1, 7)
+
+
+@pytest.mark.parametrize("backbone", ["resnet20", "condensenet20", "mobilenetv2", *SMALL])
+def test_at_rate_0_with_saliencies_of_1_it_is_the_dense_network(backbone):
+    model = small_model(f"{backbone}_dgc", pruning_rate=0).eval()
+    undivided = {"groups": 1} if backbone in ("shufflenet", "igcv3") else {}
+    dense = small_model(backbone, **undivided).eval()
+    for _, layer in dynamic_layers(model):
+        torch.nn.init.zeros_(layer.generator.weight2)
+        torch.nn.init.ones_(layer.generator.bias)
+    kept = {name: tensor for name, tensor in model.state_dict().items() if name in dense.state_dict()}
+    dense.load_state_dict(kept)
+    x = 0.1 * images_for(model, 2)
+    torch.testing.assert_close(model(x), dense(x), rtol=1e-4, atol=1e-5)
 
 
 def test_a_fresh_classifier_is_where_the_other_layers_are():
@@ -56,16 +80,31 @@ def test_a_fresh_classifier_is_where_the_other_layers_are():
         ("condensenet50", {(1, 1): 24}),
         ("condensenet86", {(1, 1): 42}),
         ("condensenet74", {(1, 1): 36}),
+        ("resnet110", {(3, 3): 108, (1, 1): 2}),
+        ("resnet164", {(1, 1): 108 + 3, (3, 3): 54}),
+        ("densenet40", {(3, 3): 36}),
+        ("vgg16", {(3, 3): 12}),
+        ("vgg19", {(3, 3): 15}),
+        ("mobilenetv1", {(1, 1): 13}),
+        ("shufflenet", {(1, 1): 31}),
+        ("igcv3", {(1, 1): 64}),
+        ("nasneta", {(1, 1): 12 * 2 * 5 + 2 * 2 * 5}),
+        ("nasnetb", {(1, 1): 12 * 2 + 2 * 2}),
+        ("nasnetc", {(1, 1): 9 * 2 * 5 + 2 * 2 * 6}),
     ],
 )
-@pytest.mark.parametrize("method", ["dgc", "dgcg", "sgc"])
-def test_the_layer_goes_where_the_paper_puts_it(backbone, kernels, method):
-    kind = StandardGroupConv2d if method == "sgc" else DynamicGroupConv2d
-    found = {}
-    for module in create_model(f"{backbone}_{method}").modules():
-        if isinstance(module, kind):
-            found[module.kernel_size] = found.get(module.kernel_size, 0) + 1
-    assert found == kernels
+def test_the_layer_goes_where_the_paper_puts_it(backbone, kernels):
+    for method in ("dgc", "dgcg", "sgc"):
+        kind = StandardGroupConv2d if method == "sgc" else DynamicGroupConv2d
+        with torch.device("meta"):
+            layers = [module for module in create_model(f"{backbone}_{method}").modules() if isinstance(module, kind)]
+        assert Counter(layer.kernel_size for layer in layers) == kernels
+
+
+def test_shortcuts_that_stay_dense():
+    model = create_model("resnet18_dgc", shortcuts="dense")
+    assert Counter(layer.kernel_size for _, layer in dynamic_layers(model)) == {(3, 3): 16}
+    assert type(model.layer2[0].downsample[0]) is torch.nn.Conv2d
 
 
 def test_options_reach_the_layers():
@@ -120,6 +159,47 @@ def test_parameter_counts():
     assert millions("condensenet86_sgc") == pytest.approx(0.52, abs=0.005)
 
 
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("resnet110", 1.73),
+        ("resnet164", 1.70),
+        ("densenet40", 1.06),
+        ("vgg19", 20.04),
+        ("shufflenet", 5.45),
+        ("igcv3", 3.49),
+        ("nasneta", 5.289978),  # of the published weights
+        ("nasnetc", 4.95),
+    ],
+)
+def test_published_parameter_counts(name, parameters):
+    with torch.device("meta"):
+        model = create_model(name)
+    assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(parameters, abs=0.005)
+
+
+def test_mobilenetv1_is_timms(timm):
+    with torch.device("meta"):
+        ours, theirs = create_model("mobilenetv1"), timm.create_model("mobilenetv1_100")
+    assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in theirs.parameters())
+    assert count_macs(ours).macs == count_macs(theirs, (3, 224, 224)).macs
+
+
+@pytest.mark.parametrize("depth", [16, 19])
+def test_vgg_is_torchvisions_before_its_linear_layers(torchvision_models, depth):
+    """But for the biases of convolutions, which a batch norm takes back, and the last pooling."""
+    with torch.device("meta"):
+        theirs = getattr(torchvision_models, f"vgg{depth}_bn")(weights=None).features
+        ours = create_model(f"vgg{depth}").features
+    shapes = [
+        [tuple(p.shape) for module in features.modules() for p in module.parameters(recurse=False)]
+        for features in (ours, theirs)
+    ]
+    biases = Counter((m.out_channels,) for m in theirs.modules() if isinstance(m, torch.nn.Conv2d))
+    assert Counter(shapes[1]) - Counter(shapes[0]) == biases
+    assert count_macs(ours, (3, 32, 32)).macs == count_macs(theirs, (3, 32, 32)).macs
+
+
 @pytest.mark.parametrize(("ours", "theirs"), [("resnet18", "resnet18"), ("mobilenetv2", "mobilenet_v2")])
 def test_torchvision_weights_load_and_compute_the_same(torchvision_models, ours, theirs):
     original = getattr(torchvision_models, theirs)(weights=None).eval()
@@ -155,6 +235,14 @@ def test_list_models_takes_patterns():
         (lambda: create_model("mobilenetv2", width=-1.0), "width.* must be above 0 and up to 1000, got -1.0"),
         (lambda: create_model("mobilenetv2", width=float("nan")), "width.* must be above 0 and up to 1000, got nan"),
         (lambda: create_model("mobilenetv2", downsample=(9,)), r"from 1 to 7, got \[9\]"),
+        (lambda: create_model("resnet18", shortcuts="some"), "`shortcuts` must be 'method' or 'dense', got 'some'"),
+        (lambda: create_model("mobilenetv1", width=0), "width.* must be above 0 and up to 1000, got 0"),
+        (lambda: create_model("shufflenet", groups=0), "`groups` must be whole numbers, each from 1"),
+        (
+            lambda: create_model("shufflenet", groups=7),
+            "`groups` must divide 48, 120, 240, 480, its channel counts",
+        ),
+        (lambda: create_model("nasneta", channels=10), "multiple of 4, for the stem has a quarter of them, got 10"),
         (lambda: create_model("resnet20", num_classes=-1), "`num_classes` must not be negative"),
     ],
 )

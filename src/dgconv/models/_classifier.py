@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..values import MOST_SIZE
 
+MOST_WIDTH = 1000  # times
+
 
 class ImageClassifier(nn.Module, ABC):
     """``forward`` is ``forward_head(forward_features(x))``."""
@@ -58,6 +60,20 @@ def check_sizes(name: str, *sizes: int) -> None:
     if not sizes or not all(isinstance(size, int) and 1 <= size <= MOST_SIZE for size in sizes):
         given = ", ".join(map(str, sizes)) or "none"
         raise UserError(f"{name} must be whole numbers, each from 1 to {MOST_SIZE}, got {given}")
+
+
+def check_width(width: float) -> None:
+    """Refuses what cannot multiply channel counts."""
+    if not 0 < width <= MOST_WIDTH:
+        raise UserError(
+            f"`width` multiplies all channel counts and must be above 0 and up to {MOST_WIDTH}, got {width}"
+        )
+
+
+def round_to_eight(channels: float) -> int:
+    """The nearest multiple of 8, not more than a tenth below."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def make_classifier(features: int, num_classes: int) -> nn.Module:

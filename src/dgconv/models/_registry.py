@@ -26,6 +26,11 @@ def norm_after(conv: nn.Module, channels: int, relu: bool = False) -> nn.Module:
     return BatchNormReLU2d(channels) if relu else nn.BatchNorm2d(channels)
 
 
+def unless_method(conv_layer: ConvLayer, own: ConvLayer) -> ConvLayer:
+    """A network's own group convolution; where a method is asked for, the method's layer in its place."""
+    return own if conv_layer is nn.Conv2d else conv_layer
+
+
 @dataclass(frozen=True)
 class Backbone:
     """A network that takes any convolution, and the layer options with which the reported MACs come out."""

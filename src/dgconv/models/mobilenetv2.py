@@ -8,10 +8,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers.method import ConvLayer
-from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
+from ._classifier import ImageClassifier, check_sizes, check_width, initialize, make_classifier, round_to_eight
 from ._registry import norm_after, register_backbone
 
-MOST_WIDTH = 1000
 STAGES = (
     (1, 16, 1),
     (6, 24, 2),
@@ -21,12 +20,6 @@ STAGES = (
     (6, 160, 3),
     (6, 320, 1),
 )  # expand, width, n
-
-
-def round_to_eight(channels: float) -> int:
-    """The nearest multiple of 8, not more than a tenth below."""
-    rounded = max(8, int(channels + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def _conv_norm_act(in_channels: int, out_channels: int, size: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -75,10 +68,7 @@ class MobileNetV2(ImageClassifier):
     ) -> None:
         super().__init__()
         check_sizes("`stem_stride`", stem_stride)
-        if not 0 < width <= MOST_WIDTH:
-            raise UserError(
-                f"`width` multiplies all channel counts and must be above 0 and up to {MOST_WIDTH}, got {width}"
-            )
+        check_width(width)
         if not set(downsample) <= set(range(1, len(STAGES) + 1)):
             raise UserError(f"`downsample` names stages from 1 to {len(STAGES)}, got {list(downsample)}")
         self.input_size = (3, 32, 32) if stem_stride == 1 else (3, 224, 224)

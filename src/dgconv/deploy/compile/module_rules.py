@@ -18,6 +18,7 @@ from ...layers import (
 from ...layers._conv import resolve_padding
 from ...layers.fusible import BatchNormReLU2d, GroupedConv2d, HalvingAvgPool2d
 from ...layers.indexed import IndexedGroupConv2d, IndexedLinear, SplitConv2d
+from ...layers.odd_pixels import OddPixels
 from ...layers.spread import Spread
 from ...ops.geometry import pair
 from ..graph import BoostSpec, Concat, Conv, Elementwise, GateSpec, Linear, Norm, Pool
@@ -72,6 +73,16 @@ def conv_step(
     padding, extra = resolve_padding(padding, (weight.shape[2], weight.shape[3]), stride, dilation)
     bias = None if bias is None else bias.detach()
     return Conv(x.name, "", weight.detach(), bias, stride, padding, extra, dilation, groups)
+
+
+@_rule(OddPixels)
+def _odd_pixels(builder: Builder, module: OddPixels, x: Value) -> Value:
+    """A depthwise convolution whose windows of two by two pixels look at the last one only."""
+    x = planes(x)
+    weight = torch.zeros(module.channels, 1, 2, 2)
+    weight[:, :, 1, 1] = 1
+    step = Conv(x.name, "", weight, stride=(2, 2), extra_padding=(1, 1), groups=module.channels)
+    return builder.window(x, step)
 
 
 @_rule(StandardGroupConv2d)

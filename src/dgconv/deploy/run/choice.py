@@ -1,19 +1,43 @@
 """Where torch is faster than the native kernels, as measured."""
 
+from collections import Counter
+
 import torch
 from torch import Tensor
 
 from ...ops.layout import is_channels_last
-from ..graph import Conv, Step
+from ..graph import Conv, Graph, Step, values_read
 
 LARGEST_DEPTHWISE = 25  # taps of the largest kernel that the native depthwise convolution is made for
+LARGEST_IN_A_BRANCH = 49  # of those that it does not do too badly
 
 
-def slower(step: Step) -> str | None:
-    """Why torch should run a step that could be native; None if it should not."""
-    if isinstance(step, Conv) and _is_depthwise(step) and step.weight[0, 0].numel() > LARGEST_DEPTHWISE:
+def slower(step: Step, in_a_branch: bool = False) -> str | None:
+    """Why torch should run a step that could be native; None if it should not.
+
+    In a branch, see :func:`in_branches`, it would cut what runs beside it, too, into programs of a few steps.
+    """
+    largest = LARGEST_IN_A_BRANCH if in_a_branch else LARGEST_DEPTHWISE
+    if isinstance(step, Conv) and _is_depthwise(step) and step.weight[0, 0].numel() > largest:
         return "torch is faster at large depthwise kernels"
     return None
+
+
+def in_branches(graph: Graph) -> set[str]:
+    """The outputs of steps beside which there is another value that is read later."""
+    steps = list(enumerate(graph.steps))
+    last_reads = {name: at for at, step in steps for name in values_read(step)}
+    changes = Counter[int]()  # of how many values a step has before it that one after it reads
+    for at, name in [(-1, graph.input), *((at, step.output) for at, step in steps)]:
+        changes.update({at + 1: 1} if name in last_reads else {})
+        changes.subtract({last_reads[name]: 1} if name in last_reads else {})
+    found, passing = set[str](), 0
+    for at, step in steps:
+        passing += changes[at]
+        own = sum(last_reads[name] > at for name in set(values_read(step)))
+        if passing > own:
+            found.add(step.output)
+    return found
 
 
 def stays_channels_last(steps: list[Step]) -> bool:

@@ -18,7 +18,7 @@ from ..calls import overwriting
 from ..graph import Concat, Conv, Elementwise, Graph, Pool, Step, Torch, tensors_of, values_read
 from . import bounds, torch_steps
 from .budget import BUDGET
-from .choice import laid_out_like, slower, stays_channels_last
+from .choice import in_branches, laid_out_like, slower, stays_channels_last
 from .memory import PackedMemory
 from .packing import unsupported
 from .program import NativeProgram, StepTime
@@ -203,10 +203,12 @@ class _Run:
 
 def _runs(graph: Graph) -> Iterator[_Run]:
     answers: dict[int, tuple[Step, str | None]] = {}  # with the step, so that no other takes its number
+    branches = in_branches(graph)
 
     def why_not(step: Step) -> str | None:
         if id(step) not in answers:
-            reason = (unsupported(step) or slower(step)) if native.available() else "no native kernels"
+            reason = unsupported(step) or slower(step, step.output in branches)
+            reason = reason if native.available() else "no native kernels"
             answers[id(step)] = step, reason
         return answers[id(step)][1]
 
