@@ -64,9 +64,8 @@ def run(code: str, *arguments: object, waiting: dict[str, str]) -> str:
 def calls(name: str, threads: int, seconds: float, waiting: dict[str, str]) -> dict[str, float]:
     """Seconds of a call, by what they are of many."""
     model, side = NETWORKS[name]
-    return dict(
-        zip(("median", "mean"), map(float, run(TIME_CALLS, model, side, threads, seconds, waiting=waiting).split()))
-    )
+    median, mean = map(float, run(TIME_CALLS, model, side, threads, seconds, waiting=waiting).split())
+    return {"median": median, "mean": mean}
 
 
 def training(epochs: int, waiting: dict[str, str]) -> dict[str, float]:
