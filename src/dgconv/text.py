@@ -1,5 +1,6 @@
 """Tables as plain text, and tables that fit a terminal."""
 
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,9 +25,14 @@ class PlainConsole(Console):
         return super().render_str(visible(text), **options)
 
 
+def text_width() -> int:
+    """As wide as the terminal is, and in a file 80 columns."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
 def as_text(table: RenderableType) -> str:
     """What rich would show, without colours: for ``__str__``."""
-    console = PlainConsole(width=140, color_system=None, force_terminal=False)
+    console = PlainConsole(width=text_width(), color_system=None, force_terminal=False)
     with console.capture() as captured:
         console.print(table)
     return captured.get().rstrip()

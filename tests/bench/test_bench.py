@@ -147,7 +147,7 @@ def test_a_missing_runtime_is_named_in_the_table(run, monkeypatch):
     bench = bench_of(run)
     row = next(row for row in bench.measurements[0].rows if row.form == "ncnn")
     assert (row.median, row.missing) == (None, 'this needs pnnx, which is not installed: pip install "dgconv[bench]"')
-    assert f"Missing: dense, ncnn: {row.missing}." in str(bench).replace("\n", " ")
+    assert f"Missing: dense, ncnn: {row.missing}." in " ".join(str(bench).split())
 
 
 def test_repeats_are_interleaved(monkeypatch):

@@ -3,15 +3,21 @@
 import copy
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from dgconv import convert_
-from dgconv.bench import measure, timing
+from dgconv.bench import measure, timing, where_faster
+from dgconv.bench.forms import Form
+from dgconv.bench.run import _tied, disagreements
+from dgconv.deploy.export.formats import traced
 from dgconv.errors import UserError
+from dgconv.layers import SaliencyGenerator
 from dgconv.ops import native
+from dgconv.train import set_progress
 
 
 class Branching(nn.Module):
@@ -98,6 +104,47 @@ def test_wrong_use(networks) -> None:
         measure(model, torch.randn(1, 4, 8, 8))
     with pytest.raises(UserError, match="does not take images of 3 x 8 x 8"):
         measure(model, images, dense=nn.Conv2d(4, 4, 1).eval())
+
+
+def test_the_rate_is_what_the_gates_do(networks) -> None:
+    model, _ = networks
+    set_progress(model, 0)
+    measured = measure(model, torch.randn(1, 3, 8, 8), threads=1, repeats=1)
+    assert measured.pruning_rate == 0, "whatever the target is"
+
+
+def test_an_unrelated_network_is_refused(networks) -> None:
+    other = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)).eval()
+    with pytest.raises(UserError, match="`dense` is to be the network that the model was made from"):
+        measure(networks[0], torch.randn(1, 3, 8, 8), dense=other, threads=1, repeats=1)
+
+
+def test_ties_are_called_ties(networks) -> None:
+    """All saliencies of a network that was just converted are 1."""
+    form, images = Form("model", "prepared", lambda: lambda threads, images: lambda: None), torch.randn(1, 3, 8, 8)
+    (told,) = disagreements({form: 0.5}, partial(_tied, {"model": networks[0]}, images))
+    assert "differs from torch by 0.5 of the largest logit. These are ties: in conv, channels" in told
+    for layer in networks[0].modules():
+        if isinstance(layer, SaliencyGenerator):
+            nn.init.uniform_(layer.bias, 0.5, 1.5)
+    (told,) = disagreements({form: 0.5}, partial(_tied, {"model": networks[0]}, images))
+    assert told.endswith("of the largest logit")
+
+
+def test_what_torch_cannot_follow_is_told_in_a_line(networks, capfd) -> None:
+    with pytest.raises(
+        UserError, match=r"torch.export cannot follow the network: .*, in forward \(.*test_measure.py:\d+\)"
+    ):
+        traced(networks[1], (3, 8, 8))
+    assert "def forward" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+def test_where_a_dynamic_layer_is_faster(networks) -> None:
+    filter_fn = where_faster(networks[1], torch.randn(1, 3, 8, 8), repeats=1)
+    assert filter_fn("stem", networks[1].stem) == "first conv"
+    answer = filter_fn("conv", networks[1].conv)
+    assert answer is True or answer.startswith("slower: ")
 
 
 @pytest.mark.slow

@@ -168,3 +168,28 @@ def test_many_names_are_cut_short(tmp_path):
 
 def test_an_empty_folder(tmp_path):
     assert "found nothing" in refusal(tmp_path)
+
+
+def test_photos_are_turned_as_the_camera_says(tmp_path):
+    picture = Image.new("RGB", (40, 40), "white")
+    picture.paste("black", (0, 0, 40, 20))  # dark above
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    for folder, notes in (("train/a", None), ("train/b", exif), ("test/a", None), ("test/b", exif)):
+        (tmp_path / folder).mkdir(parents=True)
+        picture.save(tmp_path / folder / "1.jpg", **({"exif": notes} if notes else {}))
+    (images, _), *_ = load(tmp_path).test.batches(2, train=False)
+    upper, lower = images[:, :, :8].mean((1, 2, 3)), images[:, :, -8:].mean((1, 2, 3))
+    assert upper[0] < lower[0]
+    assert upper[1] > lower[1]
+
+
+def test_classes_that_cannot_be_meant_are_told(tmp_path, write_images, caplog):
+    write_images(tmp_path, *TRAIN, *TEST)
+    load(tmp_path)
+    assert "1 of 3 classes have no test image, so that errors say nothing about them: dog" in caplog.text
+    caplog.clear()
+    write_images(tmp_path / "one", "train/cat/1.png", "test/cat/1.png")
+    load(tmp_path / "one")
+    assert "has one class only, cat: there is nothing to tell apart" in caplog.text
+    assert "no test image" not in caplog.text

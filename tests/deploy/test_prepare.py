@@ -25,6 +25,7 @@ from dgconv.layers.gate import Gate
 from dgconv.layers.odd_pixels import OddPixels
 from dgconv.layers.select import dynamic_layers
 from dgconv.ops import native
+from dgconv.train import set_progress
 
 TOLERANCE = 1e-4
 
@@ -131,7 +132,7 @@ def test_without_native_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     model, images = small(name)
     prepared = deploy.prepare(model)
     assert {row.reason for row in prepared.report().rows} == {"no native kernels"}
-    assert "the native kernels are not in use: they were taken away" in str(prepared.report())
+    assert "the native kernels are not in use: they were taken away" in " ".join(str(prepared.report()).split())
     assert_same_function(model, prepared, images)
 
 
@@ -426,11 +427,33 @@ def test_time_by_step_names_the_layers(name: str, engine: str) -> None:
     assert all(any(layer in label for layer in dynamic) for label in decided)
 
 
+@pytest.mark.parametrize("move", [lambda m: m.half(), lambda m: m.cuda(), lambda m: m.to("meta"), lambda m: m.double()])
+def test_it_stays_where_it_is(digits, move) -> None:
+    _, prepared, images = digits
+    with pytest.raises(UserError, match="a prepared model stays on the CPU, in float32"):
+        move(prepared)
+    assert torch.equal(prepared.cpu().float()(images), prepared(images))
+
+
+def test_report_tells_what_gates_keep() -> None:
+    model = create_model("resnet20_dgc").eval()
+    set_progress(model, 0)  # nothing is pruned yet, whatever the target is
+    report = deploy.prepare(model).report()
+    assert report.kept_share == 1
+    assert "gates keep 100.0% of the channels (rate 0.000)" in str(report)
+    assert max(map(len, str(report).splitlines())) <= 80
+    set_pruning_rate(model, 0.5)
+    report = deploy.prepare(model).report()
+    assert report.kept_share == 0.5
+    assert "3x3 dynamic convolution of 8 of 16 channels a head" in report.rows[1].step
+    assert deploy.prepare(create_model("resnet20_dgcg").eval()).report().kept_share is None
+
+
 def test_report(digits) -> None:
     _, prepared, _ = digits
     report = prepared.report()
     row = next(row for row in report.rows if row.layers == "stages.0.norm1 + conv1 + norm2")
-    assert row.step == "1x1 dynamic convolution, norm before, relu"
+    assert row.step == "1x1 dynamic convolution of 4 of 16 channels a head, norm before, relu"
     assert report.summary in " ".join(str(report).split())
     if native.available():
         assert "at its peak: " in str(report).splitlines()[-1]
@@ -442,7 +465,8 @@ def test_report(digits) -> None:
 # --- what is left to torch ---
 
 
-def test_ties_that_drop_are_left_and_listed(engine: str) -> None:
+def test_ties_that_drop_are_left_and_listed(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     model = create_model("resnet20_dgc", tie_rule="drop")
     images = torch.randn(4, 3, 32, 32)
     settled(model, images)

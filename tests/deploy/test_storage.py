@@ -1,5 +1,6 @@
 """Prepared models on disk."""
 
+import errno
 import json
 import pickle
 from collections import OrderedDict
@@ -14,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from dgconv import convert_, create_model, deploy
 from dgconv.bench.settle import settle_
+from dgconv.deploy import storage
 from dgconv.deploy.graph import Conv
 from dgconv.deploy.storage import GRAPH, WEIGHTS, _digest
 from dgconv.errors import UserError
@@ -45,7 +47,9 @@ def test_between_engines(tmp_path: Path, engine: str) -> None:
     deploy.save(model, tmp_path)
     loaded = deploy.load(tmp_path)
     assert torch.equal(loaded(x), model(x))
-    deploy.save(loaded, tmp_path)  # over the old one
+    with pytest.raises(UserError, match="holds a model already"):
+        deploy.save(loaded, tmp_path)
+    deploy.save(loaded, tmp_path, overwrite=True)
     assert torch.equal(deploy.load(tmp_path)(x), model(x))
 
 
@@ -251,3 +255,12 @@ def test_a_graph_that_says_something_else(tmp_path: Path, change, monkeypatch: p
     monkeypatch.setattr("dgconv.deploy.storage._digest", lambda content: digest)
     with pytest.raises(UserError, match=r"graph.json (is damaged|has format 3)"):
         deploy.load(folder)
+
+
+def test_a_full_disk_is_told_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(storage, "write_atomically", full)
+    with pytest.raises(UserError, match=r"cannot be written: No space left on device. Make room for [\d,]+ bytes"):
+        deploy.save(prepared("resnet20_dgc")[0], tmp_path / "new")

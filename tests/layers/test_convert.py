@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
+from dgconv import count_macs
 from dgconv.errors import UserError
 from dgconv.layers import (
     ChannelGatingConv2d,
@@ -441,7 +442,8 @@ def test_a_layer_that_normalizes_is_not_put_before_a_batch_norm() -> None:
 # --- the report ---
 
 
-def test_report() -> None:
+def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
     model = nn.Sequential(nn.Conv2d(3, 8, 7), nn.Sequential(nn.Conv2d(8, 16, (1, 3))), nn.Conv2d(16, 10, 1))
     report = convert_(model)
     first, middle, last = report.rows
@@ -566,3 +568,57 @@ def test_dynamic_layers() -> None:
     model = nn.Sequential(*convs(2), nn.Sequential(nn.Conv2d(8, 8, 3)))
     convert_(model)
     assert list(dynamic_layers(model)) == [("1", model[1]), ("2.0", model[2][0])]
+
+
+class SqueezeExcite(nn.Module):
+    """A convolution, and a gate of two on one pixel."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.conv = nn.Conv2d(3, 96, 3), nn.Conv2d(96, 96, 3)
+        self.reduce, self.expand = nn.Conv2d(96, 4, 1), nn.Conv2d(4, 96, 1)
+
+    def forward(self, x):
+        x = self.conv(self.stem(x))
+        return x * self.expand(self.reduce(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
+
+
+def test_what_choosing_would_make_dearer_is_left():
+    model = SqueezeExcite().eval()
+    before = count_macs(model, (3, 16, 16))
+    report = convert_(model, input_size=(3, 16, 16))
+    assert [row.name for row in report.replaced] == ["conv", "expand"]
+    (reason,) = [row.reason for row in report.left if row.name == "reduce"]
+    assert reason == "choosing costs more than it saves: 384 MACs would become 5,880"
+    after = count_macs(model, (3, 16, 16))
+    assert after.macs < before.macs
+    assert "reduce" in [row.name for row in convert_(SqueezeExcite()).replaced], "where no size is known"
+    unpruned = convert_(SqueezeExcite(), DGCConfig(pruning_rate=0), input_size=(3, 16, 16))
+    assert "conv" in [row.name for row in unpruned.replaced]
+    with pytest.raises(UserError, match="does not take images of 1 x 16 x 16"):
+        convert_(SqueezeExcite(), input_size=(1, 16, 16))
+
+
+def test_networks_that_tell_their_size_need_not_be_told():
+    model = SqueezeExcite()
+    model.pretrained_cfg = {"input_size": (3, 32, 32)}
+    assert "reduce" in [row.name for row in convert_(model).left]
+
+
+def test_a_filter_may_say_why():
+    report = convert_(SqueezeExcite(), filter_fn=lambda name, conv: True if name == "conv" else "too slow")
+    assert {row.name: row.reason for row in report.rows} == {"conv": ""} | dict.fromkeys(
+        ("stem", "reduce", "expand"), "too slow"
+    )
+
+
+def test_an_optimizer_that_lacks_the_generators_is_told(caplog):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    convert_(model)
+    assert not caplog.text
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    convert_(model)
+    assert "an optimizer (Adam) was made before convert_" in caplog.text
+    del optimizer, other

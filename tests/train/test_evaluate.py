@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from dgconv import DynamicGroupConv2d
 from dgconv.data import load_data
+from dgconv.errors import UserError
 from dgconv.train import evaluate
 
 
@@ -76,3 +77,10 @@ def test_images_that_overflow_are_counted_and_named(digits, caplog):
     assert f"{len(expected)} of {len(target)} images overflow (number {expected[0]}," in caplog.text
     assert "`saliency_start`" in caplog.text
     assert evaluate(SomeOverflow(1e9), digits.test).overflow is None
+
+
+def test_a_split_is_asked_for(digits):
+    with pytest.raises(UserError, match=r"got all of it: give data\.test"):
+        evaluate(Pixels(), digits)
+    with pytest.raises(UserError, match=r"expected a split of a data set, .* got a list"):
+        evaluate(Pixels(), [])

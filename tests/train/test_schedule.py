@@ -1,8 +1,10 @@
 """The three stages and the learning rate."""
 
 import pytest
+from torch import nn
 
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
+from dgconv.errors import UserError
 from dgconv.layers import keep_count
 from dgconv.train import cosine_learning_rate, pruning_ramp, set_progress
 from dgconv.train.schedule import GateSchedule
@@ -67,3 +69,14 @@ def test_cosine():
     assert cosine_learning_rate(0.1, 0) == 0.1
     assert cosine_learning_rate(0.1, 0.5) == pytest.approx(0.05)
     assert cosine_learning_rate(0.1, 1) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("progress", [2, -0.1, float("nan"), "half", None, True])
+def test_progress_is_a_number_from_0_to_1(progress):
+    with pytest.raises(UserError, match="`progress` must be a number from 0 to 1"):
+        set_progress(DynamicGroupConv2d(8, 8, 3), progress)
+
+
+def test_a_dense_network_has_no_gates_to_move():
+    with pytest.raises(UserError, match="Linear has no dynamic layers"):
+        set_progress(nn.Linear(2, 2), 0.5)

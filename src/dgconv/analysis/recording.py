@@ -177,7 +177,7 @@ class _WatchedSplit:
     """A split that tells a recording the labels of each batch before it hands the batch out."""
 
     def __init__(self, split: Split, recording: Recording) -> None:
-        self.split, self.recording = split, recording
+        self.split, self.recording, self.labels = split, recording, split.labels
 
     def __len__(self) -> int:
         return len(self.split)

@@ -2,5 +2,6 @@
 
 from .result import Bench
 from .run import measure
+from .worth import where_faster
 
-__all__ = ["measure", "Bench"]
+__all__ = ["measure", "Bench", "where_faster"]

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..deploy.precision import Precision
-from ..text import as_text, width_of
+from ..text import as_text, text_width, width_of
 from .forms import AGREE, Kind, title_of
 
 
@@ -58,7 +58,7 @@ class Bench:
     """``print`` it, with or without rich, for a table for each batch size."""
 
     model: str
-    pruning_rate: float | None  # the mean over the dynamic layers; None if there are none
+    pruning_rate: float | None  # what gates left out of the channels of these images; None if there are no gates
     input_size: tuple[int, int, int]
     machine: dict[str, Any]
     measurements: list[Measurement]
@@ -80,7 +80,9 @@ class Bench:
         return Group(machine, *tables, *map(Text, self._notes()))
 
     def __rich__(self) -> Group:
-        return Group(self.tables(), *(Text(f"Warning: {warning}", style="yellow") for warning in self.warnings))
+        return Group(
+            self.tables(text_width()), *(Text(f"Warning: {warning}", style="yellow") for warning in self.warnings)
+        )
 
     def __str__(self) -> str:
         return as_text(self)

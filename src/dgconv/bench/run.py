@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 import torch
@@ -13,8 +14,8 @@ from ..deploy.precision import Precision
 from ..deploy.run.timing import median_split
 from ..environment import usable_cores
 from ..errors import UserError
-from ..layers.select import dynamic_layers
 from ..ops import native
+from ..train.evaluate import measured_rate, tied_layers
 from .forms import AGREE, Form, Kind, Prepared, all_forms, differences
 from .result import Bench, FormTime, Measurement
 from .runtimes.record import Make, Runner, runtime_versions
@@ -64,6 +65,8 @@ def measure(
     for network in networks.values():
         try_images(network, images)
         try_images(network, calibration[:1])
+    if dense is not None:
+        _refuse_unrelated(model, dense)
     return _bench(
         type(model).__name__,
         networks,
@@ -73,6 +76,17 @@ def measure(
         precisions=(precision,) if isinstance(precision, str) else tuple(precision),
         repeats=repeats,
     )
+
+
+def _refuse_unrelated(model: nn.Module, dense: nn.Module) -> None:
+    """A network that is converted, pruned or built with other layers still calls most of its parameters the same."""
+    names = [{name for name, _ in network.named_parameters()} for network in (dense, model)]
+    if 2 * len(names[0] & names[1]) < len(names[0]):
+        raise UserError(
+            f"`dense` is to be the network that the model was made from, and this {type(dense).__name__} shares only "
+            f"{len(names[0] & names[1])} of its {len(names[0])} parameters' names with the {type(model).__name__}. "
+            "Copy the network before you convert it, or leave `dense` out"
+        )
 
 
 def _checked_images(name: str, images: Tensor) -> Tensor:
@@ -148,7 +162,10 @@ def _bench(
                 tell(f"batch {len(images)}, {count} threads", len(forms) + len(measurements), total)
                 torch.set_num_threads(count)
                 seconds, missing, gaps = _measure_forms(ready, networks, count, images, repeats)
-                problems += [f"batch {len(images)}: {problem}" for problem in disagreements(gaps)]
+                problems += [
+                    f"batch {len(images)}: {problem}"
+                    for problem in disagreements(gaps, partial(_tied, networks, images))
+                ]
                 done = len(next(iter(seconds.values())))
                 rows, rivals = rows_of(forms, seconds, why_not | missing, gaps)
                 last = ready.get(forms[-1])
@@ -157,10 +174,9 @@ def _bench(
                     split = median_split(last.model, images, FEWEST)
                 measurements.append(Measurement(len(images), count, done, rows, split, rivals))
         tell("done", total, total)
-    rates = [layer.pruning_rate for _, layer in dynamic_layers(list(networks.values())[-1])]
     return Bench(
         model=title,
-        pruning_rate=sum(rates) / len(rates) if rates else None,
+        pruning_rate=measured_rate(list(networks.values())[-1], batches[0]),
         input_size=size,
         machine=describe_machine() | runtime_versions(precisions),
         measurements=measurements,
@@ -209,13 +225,25 @@ def _measure_forms(
     return time_side_by_side(calls, repeats), missing, gaps
 
 
-def disagreements(gaps: dict[Form, float]) -> list[str]:
-    """A warning for each form that computes something else than torch."""
+def disagreements(gaps: dict[Form, float], why: Callable[[Form], str] = lambda form: "") -> list[str]:
+    """A warning for each form that computes something else than torch, and why, where that is known."""
     return [
-        " ".join(filter(None, (form.title, form.layout))) + f" differs from torch by {gap:.1g} of the largest logit"
+        " ".join(filter(None, (form.title, form.layout)))
+        + f" differs from torch by {gap:.1g} of the largest logit{why(form)}"
         for form, gap in gaps.items()
         if not gap <= AGREE[form.precision]  # NaN is no agreement
     ]
+
+
+def _tied(networks: dict[Kind, nn.Module], images: Tensor, form: Form) -> str:
+    """Whether a choice between equal saliencies explains it."""
+    if not (tied := tied_layers(networks[form.kind], images)):
+        return ""
+    more = f" and {len(tied) - 1} more" if len(tied) > 1 else ""
+    return (
+        f". These are ties: in {tied[0]}{more}, channels that are kept and channels that are left out have the same "
+        "saliency, and rounding decides between them. Training tells them apart"
+    )
 
 
 def rows_of(

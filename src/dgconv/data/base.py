@@ -15,6 +15,8 @@ OnSkip = Callable[[int], None]
 class Split(Protocol):
     """One part of a data set, wherever its images are kept and however they are read."""
 
+    labels: Tensor  # int64 [N]
+
     def __len__(self) -> int: ...
 
     def to(self, device: torch.device | str) -> Self:

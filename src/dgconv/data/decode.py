@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -94,16 +94,16 @@ def _refuse_giants(image: Image.Image, content: bytes) -> None:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """Grey, palette or transparent images too; 16-bit ones scaled, where Pillow would clip them to white."""
+    """Upright; grey, palette or transparent images too; 16-bit ones scaled, where Pillow would clip them to white."""
+    image.load()  # first: what is damaged must not pass for a note
+    with suppress(Exception):  # notes of a camera that nobody understands
+        ImageOps.exif_transpose(image, in_place=True)
     if image.mode.startswith(("I", "F")):
         pixels = np.asarray(image)
         if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > 0xFFFF:
             raise ValueError("its pixels are no numbers of 8 or 16 bits")
         image = Image.fromarray((pixels >> 8).astype(np.uint8))
-    if image.mode == "RGB":  # which convert would copy
-        image.load()
-        return image
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")  # which would copy it
 
 
 def give_back_memory() -> None:

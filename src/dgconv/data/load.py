@@ -1,5 +1,6 @@
 """The one door to every data set, by name."""
 
+import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from .base import Data
 from .corrupt import CorruptImages
 from .facts import DataFacts, DataSetRecord
 from .parquet import load_parquet
+
+log = logging.getLogger(__name__)
 
 DATA_SETS = {
     "digits": digits.RECORD,
@@ -98,6 +101,24 @@ def load_data(
     root = Path(data_dir).expanduser()
     corrupt = CorruptImages(skip_corrupt_images)
     if name == "folder":
-        return folder.load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
-    load = cifar.load_cifar if name in cifar.RECORDS else load_parquet
-    return load(name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt)
+        data = folder.load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
+    else:
+        load = cifar.load_cifar if name in cifar.RECORDS else load_parquet
+        data = load(name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt)
+    _warn_of_classes(data, root)
+    return data
+
+
+def _warn_of_classes(data: Data, root: Path) -> None:
+    """What can be trained on, and is rarely meant."""
+    if len(data.classes) == 1:
+        log.warning("%s has one class only, %s: there is nothing to tell apart", root, data.classes[0])
+    there = set(data.test.labels.unique().tolist())
+    if missing := [name for number, name in enumerate(data.classes) if number not in there]:
+        log.warning(
+            "%s: %d of %d classes have no test image, so that errors say nothing about them: %s",
+            root,
+            len(missing),
+            len(data.classes),
+            ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else ""),
+        )

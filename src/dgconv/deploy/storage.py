@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..files import read_whole, write_atomically
+from ..files import check_folder, read_whole, write_atomically
 from ..runs.tensors import TensorFile
 from ..runs.tensors import to_bytes as to_safetensors
 from ..values import LONGEST_JSON, load_json
@@ -54,15 +54,27 @@ TYPES = {
 CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "ordered dict": OrderedDict}
 
 
-def save(prepared: PreparedModel, folder: Path | str) -> None:
-    """Write a prepared model; :func:`load` reads it. The files need nothing of the original model's code."""
+def save(prepared: PreparedModel, folder: Path | str, *, overwrite: bool = False) -> None:
+    """Write a prepared model; :func:`load` reads it. The files need nothing of the original model's code.
+
+    A model that is in the folder already is replaced only if you say so, with ``overwrite``.
+    """
     if not isinstance(prepared, PreparedModel):
         raise UserError(f"save takes what prepare() returned, got a {type(prepared).__name__}")
     content, weights = to_bytes(prepared)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / WEIGHTS, weights)
-    write_atomically(folder / GRAPH, content)
+    if not overwrite and any((folder / name).exists() for name in (WEIGHTS, GRAPH)):
+        raise UserError(f"{folder} holds a model already; name another folder, or give overwrite=True")
+    check_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / WEIGHTS, weights)
+        write_atomically(folder / GRAPH, content)
+    except OSError as error:
+        needed = len(weights) + len(content)
+        raise UserError(
+            f"{folder} cannot be written: {error.strerror}. Make room for {needed:,} bytes, or name another place"
+        ) from error
 
 
 def load(folder: Path | str) -> PreparedModel:

@@ -133,10 +133,7 @@ def read_upload(content: bytes) -> Image.Image:
     """Reads an image as RGB, upright."""
     refuse_giants(content)
     try:
-        image = decode(_Upload(content), 0)
-        with suppress(Exception), warnings.catch_warnings(action="ignore"):  # notes of a camera that nobody understands
-            image = ImageOps.exif_transpose(image)
-        return image
+        return decode(_Upload(content), 0)
     except CorruptImage as error:
         raise UserError(f"{error.problem}.") from error
 

@@ -1,14 +1,18 @@
 """Puts dynamic group convolution, or a rival of it, into a network that was built, and perhaps trained, without it."""
 
-from collections.abc import Callable
+import gc
+import logging
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
+import torch
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from ..errors import UserError
@@ -16,11 +20,15 @@ from ..text import as_text
 from .dynamic_group_conv import DynamicGroupConv2d
 from .gate import HeadGate, KeepRule, TieRule
 from .method import ConvLayer, MethodLayer
+from .mode import evaluating
 from .saliency import hidden_width
 from .swap import swap_
 
 Convolution = nn.Conv2d | DynamicGroupConv2d
-FilterFn = Callable[[str, nn.Conv2d], bool]
+FilterFn = Callable[[str, nn.Conv2d], bool | str]
+InputSize = tuple[int, int, int]
+
+log = logging.getLogger(__name__)
 
 GEOMETRY = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
 HOOKS = (
@@ -126,24 +134,33 @@ class ConversionReport:
 
 
 def convert_(
-    model: nn.Module, config: DGCConfig | ConvLayer | None = None, filter_fn: FilterFn | None = None
+    model: nn.Module,
+    config: DGCConfig | ConvLayer | None = None,
+    filter_fn: FilterFn | None = None,
+    *,
+    input_size: InputSize | None = None,
 ) -> ConversionReport:
     """Replace the convolutions of a network by :class:`DynamicGroupConv2d`, or another layer, in place.
 
     The new layers take over the very parameters of the old, under the same names: checkpoints of the dense
     network load (with ``strict=False``, the generators being new), tied weights stay tied and an optimizer's
-    references stay good. Only the generators' parameters are new to the optimizer.
+    references stay good. Only the generators' parameters are new to the optimizer; where one is there already that
+    has the network's parameters, a warning says so.
 
-    Whatever does more than convolve is left, and so are grouped convolutions; the report says which and why.
+    Whatever does more than convolve is left, and so are grouped convolutions, and those whose generators would cost
+    more MACs than they save, as in squeeze-and-excitation; the report says which and why.
 
     Args:
         model: any module that contains convolutions.
         config: options of the new layers; default ``DGCConfig()``. Or another layer with ``nn.Conv2d``'s signature,
             options bound to it: ``partial(LearnedGroupConv2d, groups=8)``. A layer whose ``weight`` has another shape
             than the undivided one (standard groups), or that has none, starts with new weights.
-        filter_fn: ``filter_fn(name, conv)`` tells whether to replace one that can be. By default all are but
-            the network's first convolution: three colours leave nothing to choose from. A shared convolution
-            is asked about once, under its first name.
+        filter_fn: ``filter_fn(name, conv)`` tells whether to replace one that can be, or as a string why not. By
+            default all are but the network's first convolution: three colours leave nothing to choose from. A shared
+            convolution is asked about once, under its first name. :func:`dgconv.bench.where_faster` makes one that
+            goes by time.
+        input_size: channels, height and width of the images, at which MACs are counted; by default what the network
+            itself says, as those of timm and of ``create_model`` do. Where nobody says it, none is left for its MACs.
     """
     if isinstance(model, nn.Conv2d):
         raise UserError(
@@ -164,6 +181,7 @@ def convert_(
     if not names:
         raise UserError(f"{type(model).__name__} has no nn.Conv2d to replace")
 
+    pixels = _output_pixels(model, names, input_size) if isinstance(config, DGCConfig) else {}
     first = next(iter(names))
     rows: list[ConvertedConv] = []
     layers: dict[nn.Module, nn.Module] = {}
@@ -174,20 +192,31 @@ def convert_(
         if reason is None and isinstance(conv, nn.Conv2d):
             if filter_fn is None:
                 reason = "first conv" if conv is first else None
-            elif not filter_fn(name, conv):
-                reason = "filter_fn"
+            elif (answer := filter_fn(name, conv)) is not True:
+                reason = answer if isinstance(answer, str) else None if answer else "filter_fn"
             if reason is None:
                 try:
-                    layers[conv] = make(conv)
+                    layer = make(conv)
                 except UserError as error:  # it does not fit here
                     reason = str(error)
+                else:
+                    reason = _why_not_worth_it(layer, pixels.get(conv, ()))
+                    layers |= {} if reason else {conv: layer}
         notes = [reason] if reason else []
         notes += [f"shared, also {', '.join(aliases)}"] if aliases else []
         action: Literal["replaced", "left"] = "replaced" if conv in layers else "left"
         rows.append(
             ConvertedConv(name, action, conv.in_channels, conv.out_channels, conv.kernel_size, "; ".join(notes))
         )
+    optimizers = _optimizers_of(model) if any(list(layer.children()) for layer in layers.values()) else []
     swap_(model, layers)  # at the end, so that an error on the way leaves the model whole
+    if optimizers:
+        log.warning(
+            "an optimizer (%s) was made before convert_ and does not know the new layers' own parameters, as those of "
+            "the generators: they would never be trained. Make the optimizer after convert_, or add them with "
+            "add_param_group",
+            type(optimizers[0]).__name__,
+        )
     return ConversionReport(tuple(rows))
 
 
@@ -198,6 +227,68 @@ def _convolutions(model: nn.Module) -> dict[Convolution, list[str]]:
         if isinstance(module, Convolution):
             names.setdefault(module, []).append(name)
     return names
+
+
+def _output_pixels(
+    model: nn.Module, convolutions: dict[Convolution, list[str]], input_size: InputSize | None
+) -> dict[Convolution, list[int]]:
+    """How many pixels each convolution computes in each of its calls, for an image of this size; none if that is not
+    known, and the network does not say it."""
+    size = input_size or _own_input_size(model)
+    if size is None:
+        return {}
+    pixels: dict[Convolution, list[int]] = {}
+
+    def note(conv: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+        pixels.setdefault(cast(Convolution, conv), []).append(math.prod(out.shape[2:]))
+
+    handles = [conv.register_forward_hook(note) for conv in convolutions]
+    example = next(model.parameters())
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
+            model(torch.zeros(1, *size, device=example.device, dtype=example.dtype))
+    except Exception as error:  # of any kind: it is the user's code
+        if input_size is None:  # which was only a guess of ours
+            return {}
+        raise UserError(f"the network does not take images of {' x '.join(map(str, size))}: {error}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+    return pixels
+
+
+def _own_input_size(model: nn.Module) -> InputSize | None:
+    """What a network of ours, or of timm, says of the images it is for."""
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    size = getattr(model, "input_size", None) or (config.get("input_size") if isinstance(config, dict) else None)
+    if isinstance(size, tuple | list) and len(size) == 3 and all(isinstance(part, int) for part in size):
+        return cast(InputSize, tuple(size))
+    return None
+
+
+def _why_not_worth_it(layer: nn.Module, pixels: Sequence[int]) -> str | None:
+    """Refuses a dynamic layer whose generator and gate cost more than the channels that they leave out.
+
+    One that starts unpruned is judged by the usual rate, for a schedule will raise it. The gate and the generator's
+    activations are counted as the authors do, at 3 C + C/d a head.
+    """
+    if not pixels or not isinstance(layer, DynamicGroupConv2d):
+        return None
+    dense = layer.weight.numel() * sum(pixels)
+    rate = layer.pruning_rate or DGCConfig.pruning_rate
+    hidden, channels = layer.generator.hidden, layer.in_channels
+    deciding = layer.heads * (2 * hidden * channels + hidden + 3 * channels) * len(pixels)
+    dynamic = dense * (1 - rate) + deciding
+    if dynamic < dense:
+        return None
+    return f"choosing costs more than it saves: {dense:,} MACs would become {dynamic:,.0f}"
+
+
+def _optimizers_of(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Those there are that hold parameters of the network."""
+    own = {id(parameter) for parameter in model.parameters()}
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
+    return [o for o in found if any(id(p) in own for group in o.param_groups for p in group["params"])]
 
 
 def _why_not(conv: Convolution) -> str | None:

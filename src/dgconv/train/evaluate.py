@@ -5,12 +5,13 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Split
+from ..data import Data, Split
 from ..errors import UserError
 from ..layers.mode import evaluating
 from ..layers.saliency import passing_overflow
@@ -19,6 +20,7 @@ from .distributed import rank, sum_over_ranks, world_size
 from .graphs import CapturedCall
 
 NAMED = 8  # of the images that overflow
+TIED = 1e-5  # of a saliency: so far apart, rounding may turn two around
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +77,7 @@ class Evaluator:
     @torch.no_grad()
     def begin(self, split: Split, batch_size: int | None = None) -> Callable[[], Evaluation]:
         """Queue all the work; the function it returns waits for the device and gives the result."""
+        _check_split(split)
         batch_size = batch_size or images_at_once(self.device)
         self.gates.zero_()
         seen, sums = 0, torch.zeros(3, dtype=torch.float64, device=self.device)  # loss, wrong, wrong among five
@@ -155,9 +158,47 @@ def counting_gates(model: nn.Module, count: Tensor) -> Iterator[None]:
         yield
 
 
+@torch.no_grad()
+def measured_rate(model: nn.Module, images: Tensor) -> float | None:
+    """The share of all decisions about a channel that leave it out, for these images; None without dynamic layers."""
+    if not any(True for _ in dynamic_layers(model)):
+        return None
+    count = torch.zeros(2, dtype=torch.float64, device=images.device)
+    with evaluating(model), passing_overflow(), counting_gates(model, count):
+        model(images)
+    closed, seen = count.tolist()
+    return closed / seen
+
+
+@torch.no_grad()
+def tied_layers(model: nn.Module, images: Tensor) -> list[str]:
+    """The dynamic layers in which a channel is kept whose saliency is, but for rounding, that of one left out."""
+    tied: dict[str, None] = {}
+
+    def look(name: str, saliency: Tensor, mask: Tensor) -> None:
+        saliency = saliency.abs()  # as the global gate compares them; the others are not negative
+        least = saliency.where(mask, torch.inf).amin(-1)
+        most = saliency.where(~mask, -torch.inf).amax(-1)
+        if bool((least - most <= TIED * least.abs()).any()):
+            tied[name] = None
+
+    with evaluating(model), passing_overflow(), ExitStack() as stack:
+        for name, layer in dynamic_layers(model):
+            stack.enter_context(layer.gate.observed_by(partial(look, name)))
+        model(images)
+    return list(tied)
+
+
 def images_at_once(device: torch.device | str) -> int:
     """Many fill a GPU. On a CPU large tensors leave its caches, and their memory is taken anew for each."""
     return 1000 if torch.device(device).type == "cuda" else 64
+
+
+def _check_split(split: object) -> None:
+    if isinstance(split, Data):
+        raise UserError("expected one split of a data set, got all of it: give data.test, or data.train")
+    if not hasattr(split, "batches"):
+        raise UserError(f"expected a split of a data set, as load_data('digits').test, got a {type(split).__name__}")
 
 
 def evaluate(

@@ -1,9 +1,11 @@
 """The three-stage schedule and the learning rate: pure functions of progress p, from 0 to 1 (the paper's figure 3)."""
 
 import math
+from numbers import Real
 
 from torch import nn
 
+from ..errors import UserError
 from ..layers.controller import Controller
 from ..layers.select import dynamic_layers
 
@@ -43,5 +45,19 @@ class GateSchedule(Controller):
 
 
 def set_progress(model: nn.Module, progress: float) -> None:
-    """Move every head-wise gate of a network to where the schedule is; see :class:`GateSchedule`."""
-    GateSchedule(model).before_step(progress)
+    """Move every head-wise gate of a network to where the schedule is; see :class:`GateSchedule`.
+
+    Args:
+        progress: how much of the training is done, from 0 to 1.
+    """
+    if isinstance(progress, bool) or not isinstance(progress, Real) or not 0 <= progress <= 1:
+        raise UserError(
+            f"`progress` must be a number from 0 to 1, got {progress!r}; at a step it is step / (number of steps)"
+        )
+    schedule = GateSchedule(model)
+    if not schedule.layers:
+        raise UserError(
+            f"{type(model).__name__} has no dynamic layers, so there is nothing to prune; convert it with "
+            "dgconv.convert_ first, or build a _dgc model"
+        )
+    schedule.before_step(float(progress))

@@ -48,6 +48,8 @@ class Source:
         try:
             with torch.no_grad():
                 save_onnx(self.model, self._onnx_file, self.input_size)
+        except UserError as error:
+            return str(error)
         except Exception as error:  # whatever torch finds in a network that it cannot write
             return _in_a_line(error)
         return ""

@@ -11,6 +11,7 @@ What each of them computes:
 - ``prepared``: a folder for ``deploy.load``, on any CPU. The only one that leaves channels out, and that int8 has.
 """
 
+import contextlib
 import errno
 import io
 import os
@@ -19,9 +20,10 @@ import tempfile
 import textwrap
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, Literal, get_args
 
 import torch
@@ -50,6 +52,7 @@ Network = Callable[[Tensor], Any]
 
 SUFFIX: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2", "aoti": ".pt2", "prepared": ""}
 CHECKED_BATCHES = (1, 7)
+NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), contextlib.__file__)
 MASKED_DENSE = (
     "ONNX has no operation that leaves channels out: this file multiplies all of them, the left out ones by zero. "
     "It gives the right result and saves no time"
@@ -191,16 +194,20 @@ def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
 
 @contextmanager
 def _told_in_a_line(trouble: str) -> Iterator[None]:
-    """Torch's refusals run to pages, which stay as the cause; what was wrong is in the first line of the first one."""
+    """Torch's refusals run to pages, which stay as the cause; what was wrong is in the first line of the first one, and
+    where in a line of its own. The graph as far as it got goes to standard error, and nobody asked for it."""
     try:
-        yield
+        with redirect_stderr(io.StringIO()):
+            yield
     except Exception as error:  # of many kinds, few of them torch's own
         first: BaseException = error
         while first.__cause__ is not None:
             first = first.__cause__
         line = next(filter(None, map(str.strip, str(first).splitlines())), type(first).__name__)
+        frames = [frame for frame in extract_tb(first.__traceback__) if not frame.filename.startswith(NOT_THE_USERS)]
+        where = f", in {frames[-1].name} ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
         raise UserError(
-            f"{trouble}: {textwrap.shorten(line, 300).rstrip('.')}. Write that part in another way, or use "
+            f"{trouble}: {textwrap.shorten(line, 300).rstrip('.')}{where}. Write that part in another way, or use "
             "deploy.prepare, which leaves to torch what it cannot take"
         ) from error
 

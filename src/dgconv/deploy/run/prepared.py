@@ -22,7 +22,7 @@ from .choice import in_branches, laid_out_like, slower, stays_channels_last
 from .memory import PackedMemory
 from .packing import unsupported
 from .program import NativeProgram, StepTime
-from .report import PreparationReport, rows_of
+from .report import PreparationReport, kept_share, rows_of
 from .segments import Segment, segments
 from .shapes import input_channels
 
@@ -106,7 +106,8 @@ class PreparedModel(nn.Module):
         rows = [row for run in self._runs for row in rows_of(run.segment.graph, run.segment.reason)]
         for path, model in self.inner:
             rows += [row for run in model._runs for row in rows_of(run.segment.graph, run.segment.reason, path)]
-        return PreparationReport(tuple(rows), native.isa(), native.why_not(), BUDGET.use)
+        graphs = [self.graph, *(model.graph for _, model in self.inner)]
+        return PreparationReport(tuple(rows), native.isa(), native.why_not(), BUDGET.use, kept_share(graphs))
 
     def fits(self, x: Any) -> bool:
         """Whether the model takes this input."""
@@ -115,6 +116,19 @@ class PreparedModel(nn.Module):
     def train(self, mode: bool = True) -> "PreparedModel":
         if mode:
             raise UserError("a prepared model does not train; train the original, and prepare it again")
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PreparedModel":
+        """What ``half()``, ``cuda()`` and ``to()`` do to each tensor; the packed ones would not follow."""
+        try:
+            example = fn(torch.zeros(1))
+        except (RuntimeError, AssertionError) as error:  # there is no such device
+            raise UserError(f"a prepared model stays on the CPU, in float32: {error}") from None
+        if example.device.type != "cpu" or example.dtype != torch.float32:
+            raise UserError(
+                f"a prepared model stays on the CPU, in float32; it cannot become {example.dtype} on {example.device}. "
+                "Use the original model there"
+            )
         return self
 
     def extra_repr(self) -> str:

@@ -1,15 +1,17 @@
 """What became of every layer of a model that was prepared."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from ...text import as_text
 from ..calls import name_of
-from ..graph import Conv, Graph, Pool, Step, Torch
+from ..graph import Conv, GateSpec, Graph, Pool, Step, Torch
 from .budget import MemoryUse
 
 
@@ -31,6 +33,7 @@ class PreparationReport:
     isa: str
     why_not_native: str | None = None  # of all steps: why there are no native kernels, and what to do
     memory: MemoryUse | None = field(default=None, compare=False)  # of all prepared models of the process
+    kept_share: float | None = None  # of the input channels of dynamic convolutions; None where images decide it
 
     @property
     def native(self) -> list[StepReport]:
@@ -49,12 +52,17 @@ class PreparationReport:
         return native + left + (f"; {self.why_not_native}" if self.why_not_native else "")
 
     def __rich__(self) -> Group:
-        table = Table("layers", "step", "runs", "reason")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for heading in ("layers", "step", "runs", "reason")[: 4 if self.left else 3]:
+            table.add_column(heading, overflow="fold")
         for row in self.rows:
-            cells = (row.layers, row.step, row.runs, row.reason)
+            cells = (row.layers, row.step, row.runs, row.reason)[: len(table.columns)]
             table.add_row(*map(Text, cells), style="" if row.runs == "native" else "yellow")
         memory = [Text(f"memory of native calls, at its peak: {self.memory}")] if self.memory and self.native else []
-        return Group(table, Text(self.summary), *memory)
+        lines = [self.summary]
+        if self.kept_share is not None:
+            lines.append(f"gates keep {self.kept_share:.1%} of the channels (rate {1 - self.kept_share:.3f})")
+        return Group(table, *map(Text, lines), *memory)
 
     def __str__(self) -> str:
         return as_text(self)
@@ -83,6 +91,22 @@ def _shortened(label: str) -> str:
     )
 
 
+def _kept(gate: GateSpec) -> str:
+    """What a gate lets through now."""
+    heads, channels = gate.bias.shape
+    if gate.keep is None:
+        return f"channels of saliency {gate.threshold:.3g} and more"
+    return f"{gate.keep} of {channels} channels" + (" a head" if heads > 1 else "")
+
+
+def kept_share(graphs: Iterable[Graph]) -> float | None:
+    """The share of the input channels that gates keep, as far as it is known without images; None without gates."""
+    gates = [step.gate for graph in graphs for step in graph.steps if isinstance(step, Conv) and step.gate]
+    counted = [(gate.keep * len(gate.bias), gate.bias.numel()) for gate in gates if gate.keep is not None]
+    kept, channels = (sum(numbers) for numbers in zip(*counted, strict=True)) if counted else (0, 0)
+    return kept / channels if channels else None
+
+
 def describe(step: Step) -> str:
     """Describes a step in a few words, with what was joined to it."""
     match step:
@@ -90,7 +114,7 @@ def describe(step: Step) -> str:
             if step.expansion is not None:
                 return f"{describe(step.expansion)}, then {describe(replace(step, expansion=None))}"
             size = "x".join(map(str, step.weight.shape[2:]))
-            kind = f"{size} dynamic convolution" if step.gate else f"{size} convolution"
+            kind = f"{size} dynamic convolution of {_kept(step.gate)}" if step.gate else f"{size} convolution"
             kind += " of winning outputs" if step.boost else ""
             kind += f", {step.groups} groups" if step.groups > 1 else ""
             kind += f", {len(step.picks)} groups that pick channels" if step.picks and len(step.picks) > 1 else ""
