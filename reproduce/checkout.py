@@ -51,7 +51,7 @@ class Checkout:
         drawings = draw_pictures(self.groups)
         pictures = {results.parent / name: drawing for name, drawing in drawings.items()}
         texts = {results: results_page(self.groups, list_cards(self.weights), links_to(list(drawings)))}
-        for path in [self.root / README, *sorted((self.root / "docs").glob("*.md"))]:
+        for path in [*sorted(self.root.glob("*.md")), *sorted((self.root / "docs").glob("*.md"))]:
             if path != results:
                 texts[path] = path.read_text()
                 for name in sections_in(texts[path]):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from . import methods, tables
+from . import methods, safety, tables
 from .gates import gates_table
 from .groups import Group
 from .page import claims_section, readme_table, studies_section
@@ -20,4 +20,5 @@ SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
     "norms": lambda root, groups: tables.norms(root),
     "measured": lambda root, groups: tables.comparisons(root),
     "options": lambda root, groups: methods.options(),
+    "fuzzing": lambda root, groups: safety.fuzzing(root),
 }

@@ -72,7 +72,9 @@ def _value(stored: Stored, rng: Random) -> None:
 
 def _field(stored: Stored, rng: Random) -> None:
     """A field that is there or not: taken away, or taken from another step."""
-    owners = [owner for owner, key in places(stored.graph) if key == "type"]
+    owners = [owner for owner, key in places(stored.graph) if key == "type" and owner]
+    if not owners:
+        return
     owner, other = rng.choice(owners), rng.choice(owners)
     key = rng.choice(list(other))
     if rng.random() < 0.5:
