@@ -160,7 +160,7 @@ from torch import nn
 from dgconv.bench import measure
 
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)).eval()
-measure(model, torch.randn(1, 3, 8, 8), dense=model, threads=(1, 2), repeats=1)
+measure(model, torch.randn(1, 3, 8, 8), dense=model, threads=(1, 2), repeats=1, precision=("float32", "int8"))
 signal.signal(signal.SIGINT, lambda *_: print("handled"))
 signal.raise_signal(signal.SIGINT)
 """
@@ -168,6 +168,7 @@ signal.raise_signal(signal.SIGINT)
 
 @pytest.mark.slow
 def test_a_signal_afterwards_finds_its_stack():
+    """With two networks of OpenVINO's at a time, where both precisions are installed."""
     pytest.importorskip("openvino")
     done = subprocess.run([sys.executable, "-c", THEN_CTRL_C], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr

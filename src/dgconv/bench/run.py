@@ -210,19 +210,23 @@ def _measure_forms(
 ) -> tuple[dict[Form, list[float]], dict[Form, str], dict[Form, float]]:
     """Seconds of each form, what is missing, and how far results are from torch's.
 
-    All calls are gone before the next are made: OpenVINO gives the thread a stack for signals with each network, takes
-    it back when that goes, and puts the one before in its place. Out of turn, that is memory freed long ago, and the
-    next Ctrl-C ends the process.
+    All calls are gone before the next are made, the last made first: OpenVINO gives the thread a stack for signals with
+    each network, takes it back when that goes, and puts the one before in its place. Out of turn, that is memory freed
+    long ago, and the next Ctrl-C ends the process.
     """
     calls: dict[Form, Runner] = {}
     missing: dict[Form, str] = {}
-    for form, make in ready.items():
-        try:
-            calls[form] = make(threads, images)
-        except UserError as error:
-            missing[form] = str(error)
-    gaps = differences(calls, networks, images)
-    return time_side_by_side(calls, repeats), missing, gaps
+    try:
+        for form, make in ready.items():
+            try:
+                calls[form] = make(threads, images)
+            except UserError as error:
+                missing[form] = str(error)
+        gaps = differences(calls, networks, images)
+        return time_side_by_side(calls, repeats), missing, gaps
+    finally:
+        while calls:
+            calls.popitem()
 
 
 def disagreements(gaps: dict[Form, float], why: Callable[[Form], str] = lambda form: "") -> list[str]:

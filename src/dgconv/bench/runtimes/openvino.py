@@ -1,6 +1,5 @@
 """OpenVINO, in float32 and, quantized by NNCF, in int8."""
 
-import gc
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +19,6 @@ def quantize(source: Source) -> Path:
     quantized = nncf.quantize(model, nncf.Dataset(images), subset_size=len(images))
     file = source.folder / "int8.xml"
     openvino.save_model(quantized, file, compress_to_fp16=False)
-    del model, quantized
-    gc.collect()  # NNCF compiles networks on the way; why they must be gone, see _measure_forms
     return file
 
 
