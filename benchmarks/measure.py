@@ -57,7 +57,7 @@ def measure_gpu(form: str, backbone: str, batch_size: int, repeats: int) -> Row:
 
 
 def time_gpu(step: Step, repeats: int) -> tuple[list[float], torch.Tensor]:
-    """Of each step by the device's clock; the host runs ahead, as it does in training."""
+    """Seconds of each step by the device's clock; the host runs ahead, as it does in training."""
     starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(repeats)] for _ in range(2))
     torch.cuda.synchronize()
     for start, end in zip(starts, ends, strict=True):
@@ -86,7 +86,7 @@ def peak_resident() -> int:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Also where another error followed from it, as in a capture that was broken off."""
+    """Whether memory ran out, also where another error followed from it, as in a capture that was broken off."""
     while error is not None:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error):
             return True

@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def captured(recipe: str, device: torch.device, folder: Path) -> Run:
-    """In the middle of its training, its step a graph."""
+    """A network in the middle of its training, its step a graph."""
     images, labels = torch.randint(256, (512, 3, 32, 32), dtype=torch.uint8), torch.randint(10, (512,))
     split = TensorSplit(images, labels, CIFAR10, pad=4, flip=True)
     data = Data("cifar10", split, split, [str(n) for n in range(10)], (3, 32, 32), CIFAR10.mean, CIFAR10.std)

@@ -57,7 +57,7 @@ def _read_notes(file: BinaryIO) -> Fields:
 
 
 def _items(fields: Fields, which: tuple[int, int]) -> list[Fields]:
-    """Of a list of structs."""
+    """The structs of a list."""
     kind, items = fields.get(which, (STRUCT, []))
     if items and kind != STRUCT:
         raise ValueError("its notes have a list of something else")

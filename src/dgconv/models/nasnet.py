@@ -274,11 +274,11 @@ def nasneta(conv_layer: ConvLayer = nn.Conv2d, num_classes: int = 1000, repeats:
 
 @register_backbone(saliency_start="calm")
 def nasnetb(conv_layer: ConvLayer = nn.Conv2d, num_classes: int = 1000, repeats: int = 4, channels: int = 96) -> NASNet:
-    """Of the published MACs, not the published operations."""
+    """A network of the published MACs, not of the published operations."""
     return NASNet(NORMAL_B, REDUCTION_B, repeats, channels, conv_layer, num_classes)
 
 
 @register_backbone(saliency_start="calm")
 def nasnetc(conv_layer: ConvLayer = nn.Conv2d, num_classes: int = 1000, repeats: int = 3, channels: int = 48) -> NASNet:
-    """Of the published MACs and parameters, not the published operations."""
+    """A network of the published MACs and parameters, not of the published operations."""
     return NASNet(NORMAL_C, REDUCTION_C, repeats, channels, conv_layer, num_classes)

@@ -20,7 +20,7 @@ GAIN = 0.1  # of a batch norm, so that sums of many blocks stay numbers
 def always_zero(
     model: nn.Module, sets: Sequence[ChannelSet], kept: Sequence[Tensor], input_size: tuple[int, ...]
 ) -> dict[str, Tensor]:
-    """By layer, which of its inputs are zero for every image; of undivided convolutions and linear layers."""
+    """The inputs that are zero for every image, by layer; of undivided convolutions and linear layers."""
     skeleton = copy.deepcopy(model).to("meta").to_empty(device="cpu").eval()
     _make_positive(skeleton)
     for channel_set, keep in zip(sets, kept, strict=True):

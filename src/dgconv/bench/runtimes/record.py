@@ -91,7 +91,7 @@ def register_runtime(runtime: Runtime) -> Runtime:
 
 
 def runtime_versions(precisions: tuple[Precision, ...]) -> dict[str, str | None]:
-    """Of every package that runtimes of these precisions need; None for what is not installed."""
+    """The version of every package that runtimes of these precisions need; None for what is not installed."""
     packages = [package for one in RUNTIMES if one.precision in precisions for package in one.packages]
     return {package: _version(package) for package in packages}
 
