@@ -13,6 +13,7 @@ from dgconv.layers.indexed import IndexedGroupConv2d, IndexedLinear
 from dgconv.layers.method import pruning_methods
 from dgconv.layers.spread import Spread
 from dgconv.pruning import attach_pruning, cut, pruning_of, resize_, what_will_be_left
+from tests.pruning.conftest import looked_at
 
 BACKBONES = ("resnet20", "mobilenetv2", "condensenet20")
 
@@ -20,7 +21,7 @@ BACKBONES = ("resnet20", "mobilenetv2", "condensenet20")
 def pruned(network, backbone="resnet20", method="l1", **amount):
     model = network(backbone)
     attach_pruning(model, method, **amount or {"rate": 0.4})
-    pruning_of(model).prune(model)
+    pruning_of(looked_at(model)).prune(model)
     return model
 
 

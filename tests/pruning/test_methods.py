@@ -10,6 +10,7 @@ from dgconv.layers.method import pruning_methods
 from dgconv.pruning import attach_pruning, pruning_of
 from dgconv.pruning.base import units_left
 from dgconv.train import controllers_of
+from tests.pruning.conftest import looked_at
 
 
 def weights(model):
@@ -35,7 +36,10 @@ def train_a_little(model, method, optimizer=None, progress=0.2):
     model.train()
     for _ in range(3):
         method.before_step(progress)
-        loss = F.cross_entropy(model(torch.randn(8, 3, 8, 8)), torch.arange(8))
+        images, labels = torch.randn(8, 3, 8, 8), torch.arange(8)
+        logits = model(images)
+        loss = F.cross_entropy(logits, labels)
+        method.see(images, labels, logits)
         if (penalty := method.penalty()) is not None:
             loss = loss + penalty
         optimizer.zero_grad()
@@ -47,7 +51,7 @@ def train_a_little(model, method, optimizer=None, progress=0.2):
 def start(network, name, **amount):
     model = network()
     attach_pruning(model, name, **amount or {"rate": 0.25})
-    return model, controllers_of(model)
+    return looked_at(model), controllers_of(model)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +78,7 @@ def test_scores_differ(network):
     assert least == {"l1": 2, "sfp": 1, "fpgm": 3}
 
 
-@pytest.mark.parametrize(("name", "at"), [("l1", 1 / 3), ("ns", 1 / 2), ("sfp", 3 / 4)])
+@pytest.mark.parametrize(("name", "at"), [("l1", 1 / 3), ("cp", 1 / 3), ("ns", 1 / 2), ("dcp", 1 / 2), ("sfp", 3 / 4)])
 def test_prunes_for_good_at_its_time(network, name, at):
     model, method = start(network, name)
     method.before_step(at - 1e-3)

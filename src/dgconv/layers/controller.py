@@ -20,7 +20,9 @@ class Controller:
     A step is::
 
         controller.before_step(progress)
-        loss = criterion(model(x), target)
+        logits = model(x)
+        loss = criterion(logits, target)
+        controller.see(x, target, logits)
         saliencies = take_saliencies(model)
         if (penalty := controller.penalty(saliencies)) is not None:
             loss = loss + penalty
@@ -37,6 +39,9 @@ class Controller:
 
     def before_step(self, progress: float) -> None:
         """Moves to where training is, ``progress`` going from 0 to 1. Touches the device only if something changes."""
+
+    def see(self, images: Tensor, labels: Tensor, logits: Tensor) -> None:
+        """Is shown what a step trains on and what the network makes of it; :meth:`penalty` comes next."""
 
     def penalty(self, saliencies: Sequence[Tensor] = ()) -> Tensor | None:
         """What is added to the loss of a step, already weighted; ``saliencies`` are those of its dynamic layers."""
@@ -69,6 +74,10 @@ class Controllers(Controller):
     def before_step(self, progress: float) -> None:
         for member in self.members:
             member.before_step(progress)
+
+    def see(self, images: Tensor, labels: Tensor, logits: Tensor) -> None:
+        for member in self.members:
+            member.see(images, labels, logits)
 
     def penalty(self, saliencies: Sequence[Tensor] = ()) -> Tensor | None:
         given = [penalty for member in self.members if (penalty := member.penalty(saliencies)) is not None]

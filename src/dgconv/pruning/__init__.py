@@ -1,7 +1,7 @@
 """Static filter pruning, the classic rivals, on whole networks: a file for each method, with its record."""
 
 from ..layers.method import import_all
-from .base import FilterPruning, PruningController
+from .base import Examples, FilterPruning, PruningController
 from .cut import resize_
 from .methods import attach_pruning, cut, pruning_of, what_is_left, what_will_be_left
 
@@ -14,6 +14,7 @@ __all__ = [
     "resize_",
     "what_is_left",
     "what_will_be_left",
+    "Examples",
     "FilterPruning",
     "PruningController",
 ]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers.controller import Controller
 from ..values import BELOW_ONE, SHARE
-from .channels import Member, Shared, find_channel_sets
+from .channels import ChannelSet, Member, Shared, find_channel_sets
 from .rate_search import TOLERANCE, search_rate
 
+Examples = Callable[[], tuple[Tensor, Tensor]]  # training images and their labels, always the same
 Choice = list[Tensor]  # for each channel set, which units are kept: bool [units]
 GOLDEN = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly between 0 and 1, however many they are
 SMALLER = "static: a smaller plain network"  # how all of these run
@@ -40,6 +42,10 @@ class FilterPruning(nn.Module):
     default_rate = 0.3
     final_from = 1.0
     """Progress of training at which channels are pruned for good."""
+    undecayed: tuple[str, ...] = ()
+    """Names of parameters of its own that weight decay leaves alone."""
+    examples: Examples | None = None
+    """What it looks at to choose, if it looks at images; the controller has it."""
 
     def __init__(
         self,
@@ -105,6 +111,13 @@ class FilterPruning(nn.Module):
         if progress >= self.final_from and not self.is_final:
             self.prune(model)
 
+    def see(self, model: nn.Module, images: Tensor, labels: Tensor, logits: Tensor) -> None:
+        """Is shown what a step trains on."""
+
+    def tapped(self, name: str, out: Any, is_training: bool) -> Any:
+        """Is given what a layer makes on which there is a :class:`~dgconv.pruning._tap.Tap`; may return another."""
+        return None
+
     def penalty(self, model: nn.Module) -> Tensor | None:
         """What is added to the loss."""
         return None
@@ -142,11 +155,27 @@ class FilterPruning(nn.Module):
         if self.budget is not None and self.shared != "left":  # what is left to read depends on what is chosen
             self.rate = self._rate_for_budget(model, self.choose, math.inf)
         for channel_set, kept in zip(self.sets, self.choose(model, self.rate), strict=True):
-            for member in channel_set.having("filters", "norm"):
-                mask = self._mask(member)
-                mask[member.channels[~kept].flatten().to(mask.device)] = 0
+            self._drop(channel_set, kept)
         self.after_update(model)
         self._is_final = True
+
+    def _drop(self, channel_set: ChannelSet, kept: Tensor) -> None:
+        for member in channel_set.having("filters", "norm"):
+            mask = self._mask(member)
+            mask[member.channels[~kept].flatten().to(mask.device)] = 0
+
+    def _look(self) -> tuple[Tensor, Tensor]:
+        """The examples."""
+        if self.examples is None:
+            raise UserError(
+                f"{type(self).__name__} chooses by what the network makes of training images; give them to "
+                "controllers_of(model, examples=...), a function that returns a batch and its labels"
+            )
+        return self.examples()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies leave out the examples, which hold on to a data set."""
+        return self.__dict__ | {"examples": None}
 
     def _rate_for_budget(
         self, model: nn.Module, choose: Callable[[nn.Module, float], Choice], tolerance: float
@@ -165,11 +194,15 @@ class FilterPruning(nn.Module):
 class PruningController(Controller):
     """Calls the hooks of a network's pruning, which is a part of the network and so cannot hold it."""
 
-    def __init__(self, model: nn.Module, pruning: FilterPruning) -> None:
+    def __init__(self, model: nn.Module, pruning: FilterPruning, examples: Examples | None = None) -> None:
         self.model, self.pruning = model, pruning
+        pruning.examples = examples or pruning.examples
 
     def before_step(self, progress: float) -> None:
         self.pruning.before_step(self.model, progress)
+
+    def see(self, images: Tensor, labels: Tensor, logits: Tensor) -> None:
+        self.pruning.see(self.model, images, labels, logits)
 
     def penalty(self, saliencies: object = ()) -> Tensor | None:
         return self.pruning.penalty(self.model)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 
+Layer = nn.Conv2d | nn.BatchNorm2d | nn.Linear
 Role = Literal["filters", "norm", "inputs"]
 Shared = Literal["left", "outputs", "inputs"]  # what is cut of channels that several layers share
 MOVE_ZERO = ("Sigmoid", "Hardsigmoid", "Softplus", "Softmax", "ExpBackward", "CosBackward")
@@ -34,9 +35,9 @@ class Member:
     role: Role
     channels: Tensor  # [units, n]: the channels of this layer that unit u consists of
 
-    def of(self, model: nn.Module) -> nn.Conv2d | nn.BatchNorm2d | nn.Linear:
+    def of(self, model: nn.Module) -> Layer:
         """The layer itself."""
-        return cast(nn.Conv2d | nn.BatchNorm2d | nn.Linear, model.get_submodule(self.layer))
+        return cast(Layer, model.get_submodule(self.layer))
 
 
 @dataclass(frozen=True)

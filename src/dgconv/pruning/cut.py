@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers.indexed import IndexedGroupConv2d, IndexedLinear
 from ..layers.spread import Spread
+from ._tap import take_off_taps
 from .channels import ChannelSet, is_depthwise
 from .probe import always_zero
 
@@ -116,6 +117,7 @@ def without_pruning(model: nn.Module) -> nn.Module:
     plain = copy.deepcopy(model)
     if "pruning" in plain._modules:
         del plain.pruning
+        take_off_taps(plain)
     return plain
 
 

@@ -8,7 +8,7 @@ from ..layers.controller import Controller, Controllers
 from ..layers.gate import Gate
 from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
-from ..pruning import PruningController, pruning_of
+from ..pruning import Examples, PruningController, pruning_of
 from .losses import DEFAULT_ANGLE_WEIGHT, SaliencyLosses
 from .mac_budget import MacBudget
 from .recipe import TrainingTable
@@ -22,6 +22,7 @@ def controllers_of(
     *,
     input_size: tuple[int, ...] | None = None,
     images: Callable[[], Tensor] | None = None,
+    examples: Examples | None = None,
 ) -> Controllers:
     """One controller for everything: gates, losses of the saliencies, global threshold, methods, pruning, MAC budget.
 
@@ -31,6 +32,7 @@ def controllers_of(
         training: the settings that some of them follow.
         input_size: (channels, height, width), for a threshold that is a share of MACs; default ``model.input_size``.
         images: gives images to measure on, for a MAC budget.
+        examples: gives training images with their labels, for pruning that chooses by them.
     """
     training = training or TrainingTable()
     members: list[Controller] = [layer for layer in model.modules() if isinstance(layer, MethodLayer)]
@@ -40,7 +42,7 @@ def controllers_of(
     if any(gate.shared_threshold is not None for gate in gates):
         members.append(_threshold(model, training, input_size))
     if pruning := pruning_of(model):
-        members.append(PruningController(model, pruning))
+        members.append(PruningController(model, pruning, examples))
     if training.mac_budget is not None:
         members.append(MacBudget(model, training.mac_budget, training.ramp_end, images))
     return Controllers(members)

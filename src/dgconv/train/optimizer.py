@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
+from ..pruning import FilterPruning
 from .recipe import TrainingTable
 
 
@@ -68,7 +69,7 @@ def _parameter_groups(model: nn.Module, generator_weight_decay: float | None) ->
     own_decay = {
         id(getattr(layer, name)): 0.0
         for layer in model.modules()
-        if isinstance(layer, MethodLayer)
+        if isinstance(layer, MethodLayer | FilterPruning)
         for name in layer.undecayed
     }
     if generator_weight_decay is not None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Data
-from ..data.sample import sample
+from ..data.sample import labelled_sample, sample
 from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.controller import Place
@@ -75,7 +75,10 @@ class Run:
         self.steps_per_epoch = max(1, len(data.train) // training.batch_size)
         self.optimizer = make_optimizer(self.model, training, device, self.steps_per_epoch * training.epochs)
         images = partial(_images_to_measure, data, device)  # which does not hold the run
-        self.controllers = controllers_of(self.model, training, input_size=data.input_size, images=images)
+        examples = partial(_examples, data, device)
+        self.controllers = controllers_of(
+            self.model, training, input_size=data.input_size, images=images, examples=examples
+        )
         for member in self.controllers.members:
             if isinstance(member, MacBudget):
                 member.look_ahead(data.input_size)
@@ -228,6 +231,7 @@ class Run:
         ):
             logits = self.forward(x)
         loss = total = F.cross_entropy(logits.float(), target, label_smoothing=self.training.label_smoothing)
+        self.controllers.see(x, target, logits)
         saliencies = take_saliencies(self.model)
         if (penalty := self.controllers.penalty(saliencies)) is not None:
             total = total + penalty
@@ -328,6 +332,11 @@ def _build_model(recipe: Recipe, data: Data, is_resumed: bool) -> ImageClassifie
 def _images_to_measure(data: Data, device: torch.device) -> Tensor:
     """The same training images after each epoch, as they are."""
     return next(sample(data.train, MEASURED_IMAGES, device=device))
+
+
+def _examples(data: Data, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The same training images whenever they are asked for, with their labels; all ranks have the same."""
+    return next(labelled_sample(data.train, MEASURED_IMAGES, device=device))
 
 
 def _refuse_uneven_shares(recipe: Recipe, data: Data) -> None:
