@@ -56,6 +56,7 @@ def test_a_loaded_count_is_no_rate_that_is_there(head_run, images):
     assert all(int(layer.gate.keep) == keep_count(layer.in_channels, target) for _, layer in dynamic_layers(model))
 
 
+@pytest.mark.slow
 def test_adapted_norms_are_what_makes_another_rate_usable(head_run, images):
     """With the old statistics the answers are far worse than with new ones."""
     model = load_model(head_run.folder)
@@ -78,6 +79,7 @@ def test_the_trained_rate_is_the_trained_network(run, images):
     assert model.training, "left as it was"
 
 
+@pytest.mark.slow
 def test_cost_of_single_images_averages_to_the_cost_of_the_batch(run):
     x = next(iter(run.data.test.batches(32, train=False)))[0]
     with ImageCost(run.model, (3, 16, 16)) as cost, torch.no_grad():

@@ -83,6 +83,7 @@ def test_contributions(run):
     assert spread_over_heads(DynamicGroupConv2d(4, 4, 1, heads=1), 9) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_long_names_of_classes_fit(head_run, monkeypatch):
     long = [f"{name}: {'a very long name ' * 4}" for name in head_run.data.classes]
     monkeypatch.setitem(vars(head_run), "data", replace(head_run.data, classes=long))

@@ -48,6 +48,7 @@ def networks() -> tuple[nn.Module, nn.Module]:
     return model, dense
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch's, about itself
 def test_beside_the_dense_network(networks) -> None:
     pytest.importorskip("onnxscript")

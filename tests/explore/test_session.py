@@ -39,6 +39,7 @@ def test_a_look_is_what_the_network_does(session, directly, number, rate):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_the_average_image(session, directly):
     average = session.average(0.5)
     numbers = range(0, len(session.data.test), 2)

@@ -116,6 +116,7 @@ def test_network_trains_at_three_quarters(build, name: str) -> None:
         assert not torch.equal(layer.weight, before[key]), key
 
 
+@pytest.mark.slow
 def test_dense_checkpoint_loads(build) -> None:
     dense, model = build("torchvision/resnet18"), build("torchvision/resnet18")
     convert_(model)

@@ -49,6 +49,7 @@ def test_every_method_goes_into_every_network(backbone):
         assert model(images_for(model, 1).to("meta")).shape == (1, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backbone", ["resnet20", "condensenet20", "mobilenetv2", *SMALL])
 def test_at_rate_0_with_saliencies_of_1_it_is_the_dense_network(backbone):
     model = small_model(f"{backbone}_dgc", pruning_rate=0).eval()
@@ -70,6 +71,7 @@ def test_a_fresh_classifier_is_where_the_other_layers_are():
     assert (weight.device.type, weight.dtype) == ("meta", torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backbone", "kernels"),
     [

@@ -115,6 +115,7 @@ def test_a_count_is_a_whole_number(saved, value):
         load_model(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -56,6 +56,7 @@ def test_comes_back_as_it_was(published, tiny_run):
     assert dgconv.list_models("resnet*", pretrained=True) == []
 
 
+@pytest.mark.slow
 def test_by_command(tiny_run, checkout, monkeypatch, capsys):
     for command in ("add", "publish"):
         reproduce([command, str(tiny_run), "--root", str(checkout.root)])

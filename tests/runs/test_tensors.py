@@ -40,6 +40,7 @@ def test_the_same_tensors_are_the_same_bytes():
     assert contents == {to_bytes(dict(reversed(TENSORS.items())))}
 
 
+@pytest.mark.slow
 def test_no_bit_can_be_flipped(path):
     """Of the whole file, its header included."""
     content = path.read_bytes()
