@@ -4,14 +4,17 @@ Help and a mistyped command do without it: the commands' descriptions are read f
 """
 
 import ast
+import io
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 CLI = Path(__file__).with_name("dgconv") / "cli"
 
@@ -40,13 +43,45 @@ def run_command(commands: dict[str, Callable[..., Any]], args: Sequence[str], pr
     """Calls the one that ``args`` name; help and wrong use exit."""
     import tyro
 
-    tyro.extras.subcommand_cli_from_dict(
-        commands,
-        prog=prog,
-        description="Dynamic group convolution. 'dgconv --version' tells the version.",
-        args=args,
-        sort_subcommands=False,
-    )
+    with wrapping_help(args):
+        tyro.extras.subcommand_cli_from_dict(
+            commands,
+            prog=prog,
+            description="Dynamic group convolution. 'dgconv --version' tells the version.",
+            args=args,
+            sort_subcommands=False,
+        )
+
+
+@contextmanager
+def wrapping_help(args: Sequence[str]) -> Iterator[None]:
+    """Around what prints help: tyro wraps the flags, but not what a command is about."""
+    if not {"-h", "--help"} & set(args):
+        yield
+        return
+    printed = _Paper(sys.stdout)
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        width = shutil.get_terminal_size((80, 24)).columns
+        for line in printed.getvalue().splitlines():
+            print(line if line[:1] in (" ", "│", "╭", "╰", "\x1b") else textwrap.fill(line, width))
+
+
+class _Paper(io.StringIO):
+    """Takes what is meant for the terminal, in the colours and letters that it would have there."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.terminal.encoding
 
 
 @contextmanager

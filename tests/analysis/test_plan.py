@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from dgconv.analysis.kept_costs import cost_of, describe_network, kept_costs
-from dgconv.analysis.plan import agreement_with, count_cost, estimate_memory, plan_training
+from dgconv.analysis.plan import StepTime, agreement_with, count_cost, estimate_memory, plan_training
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.layers.method import pruning_methods
@@ -26,7 +26,8 @@ FITTED = {"cifar10_mobilenetv2_dgc_1", "imagenet_mobilenetv2_dgc"}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list_recipes())
-def test_every_recipe_passes_a_dry_run_and_its_macs_match_the_paper(name, capsys):
+def test_every_recipe_passes_a_dry_run_and_its_macs_match_the_paper(name, capsys, monkeypatch):
+    monkeypatch.setattr("dgconv.cli.train.time_step", lambda plan, device: StepTime(1.0, plan.steps, device, 2, 2))
     main(["train", name, "--dry-run", "--json"])
     plan = json.loads(capsys.readouterr().out)
     recipe, reported = load_recipe(name), reported_of(name)

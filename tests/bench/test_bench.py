@@ -91,11 +91,11 @@ def test_command(run, tmp_path, capsys):
     pytest.importorskip("onnxruntime")
     threads_before = torch.get_num_threads()
     options = ["--repeats", "2", "--threads", "1", "2", "--batch-sizes", "1", "3"]
-    files = ["--json", str(tmp_path / "bench.json"), "--picture", str(tmp_path / "bench.svg")]
+    files = ["--json", "--picture", str(tmp_path / "bench.svg")]
     main(["bench", str(run), *options, *files])
     captured = capsys.readouterr()
     assert torch.get_num_threads() == threads_before
-    result = json.loads((tmp_path / "bench.json").read_text())
+    result = json.loads(captured.out)
     assert (result["pruning_rate"], result["input_size"]) == (0.5, [3, 12, 12])
     assert {"hardware", "cores", "torch", "date", "onnxruntime", "openvino", "ncnn", "pnnx"} <= result["machine"].keys()
     cases = [(measured["batch_size"], measured["threads"]) for measured in result["measurements"]]
@@ -116,9 +116,6 @@ def test_command(run, tmp_path, capsys):
             assert 0 < low <= row["median"] <= high
             assert row["speedup"] == pytest.approx(best / row["median"])
     assert "differs" not in captured.err
-    assert "batch 3" in captured.out
-    assert "DGC, prepared" in captured.out
-    assert "Speed-up in float32 is over the fastest rival" in captured.out
     assert (tmp_path / "bench.svg").read_text().startswith("<?xml")
 
 
@@ -281,7 +278,7 @@ def test_a_fresh_global_gate_prunes_at_its_rate():
         (["run", "--input-size", "3", "1", "1"], "does not take images of 3 x 1 x 1"),
         (["condensenet20_dgc", "--pruning-rate", "2"], "must be in [0, 1), got 2"),
         (["condensenet20_dgc", "--picture", "bench.jpeg2"], "a picture must end in one of .png"),
-        (["condensenet20_dgc", "--json", "no/where.json"], "make it first"),
+        (["condensenet20_dgc", "--picture", "no/where.png"], "make it first"),
         (["run", "--pruning-rate", "0.25"], "leave --pruning-rate out"),
     ],
 )

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 import dgconv_command
 from dgconv import __version__, create_model, save_model
 from dgconv.analysis.paper import compare_with_paper
+from dgconv.analysis.plan import StepTime
 from dgconv.analysis.trained_run import open_runs
 from dgconv.cli import main
 from dgconv.cli._display import TrainingDisplay
@@ -152,7 +153,32 @@ def test_two_trainings_started_at_once(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_dry_run_measures_the_time(capsys):
+    code, out, _ = dgconv(capsys, "train", *SMALL, "--dry-run", "--json")
+    assert code == 0
+    time = json.loads(out)["time"]
+    assert 0 < time["step"] < time["total"]
+    assert time["total"] == pytest.approx(time["step"] * json.loads(out)["steps"])
+    code, out, _ = dgconv(capsys, "train", *SMALL, "--dry-run")
+    assert " s a step; measured with" in out
+
+
+@pytest.mark.parametrize(("size", "model"), [((300, 240), "resnet18_dgc"), ((48, 48), "condensenet20_dgc")])
+def test_without_a_model_one_is_taken_that_suits_the_images(size, model, tmp_path, caplog):
+    for place in ("train/a", "train/b", "test/a", "test/b"):
+        (tmp_path / place).mkdir(parents=True)
+        Image.new("RGB", size).save(tmp_path / place / "1.png")
+    side = ["--image-size", "48"] if max(size) < 64 else []
+    (recipe,) = parse_train(["--data", "folder", "--data-dir", str(tmp_path), *side]).runs
+    assert recipe.model.name == model
+    assert (f"no `model` is named: {model} is taken" in caplog.text) == (model == "resnet18_dgc")
+    (named,) = parse_train(["--data", "folder", "--data-dir", str(tmp_path), "--model", "resnet20_dgc"]).runs
+    assert named.model.name == "resnet20_dgc"
+
+
 def test_dry_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("dgconv.cli.train.time_step", lambda plan, device: StepTime(1.0, plan.steps, device, 2, 2))
     monkeypatch.chdir(tmp_path)
     code, out, _ = dgconv(capsys, "train", "cifar10_condensenet50_dgc_rate33", "--dry-run")
     assert code == 0

@@ -2,14 +2,20 @@
 
 import io
 import shutil
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from dgconv.analysis.paper import CountedFigure
 from dgconv.bench.result import Bench, FormTime, Measurement
 from dgconv.cli import main
 from dgconv.cli._display import TrainingDisplay
+from dgconv.cli.macs import print_paper_comparison
 from dgconv.train import Recipe, train
+from dgconv_command import list_commands
 from reproduce import commands
 from reproduce.checkout import Checkout
 from reproduce.rows import all_rows
@@ -72,6 +78,49 @@ def test_recipes_in_a_narrow_terminal(monkeypatch):
         assert {"5.83", "51M", "50.994M"} <= set(line.split())
         told = f"Left out, as the terminal is too narrow: {'; '.join(left_out)}."
         assert (told in lines) == bool(left_out)
+
+
+def test_what_a_recipe_is_counted_as_is_shown_in_80_columns(monkeypatch):
+    def show(console):
+        monkeypatch.setattr("dgconv.cli.recipes.console", console)
+        main(["recipes"])
+
+    lines = lines_at(80, show)
+    assert any(line.split()[-1:] == ["counted"] for line in lines)
+    assert any(line.split()[-2:] == ["50.994M", "authors"] for line in lines)
+
+
+def test_the_paper_in_a_narrow_terminal():
+    row = CountedFigure(
+        "CondenseNet-74 LGC, half classifier", "in a figure", 1814.073, 1818.214, None, None, 0.1, "both"
+    )
+    lines = lines_at(80, lambda console: print_paper_comparison(console, [row]))
+    text = " ".join(" ".join(lines).split())
+    assert "CondenseNet-74 LGC," in text
+    assert "half classifier" in text
+    assert {"1814.073M", "1818.214M", "+0.10"} <= set(text.split())
+
+
+def test_help_fits_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ("bench", "train"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        described = [line for line in capsys.readouterr().out.splitlines() if line[:1] not in ("│", "╭", "╰")]
+        assert max(map(len, described)) <= 80
+
+
+def test_json_is_a_switch_in_every_command():
+    for name in list_commands():
+        module = import_module(f"dgconv.cli.{name.replace('-', '_')}")
+        kinds = {n: p.annotation for n, p in signature(getattr(module, name.replace("-", "_"))).parameters.items()}
+        assert kinds.get("json", bool) is bool, name
+
+
+def test_other_options_in_the_paper_are_told(capsys):
+    main(["macs", "resnet18_dgc", "--convention", "authors"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "'dgconv macs --paper' counts 'ResNet-18-DGC, rate 0.55' with pre_norm=True" in told
 
 
 def test_a_benchmark_in_a_narrow_terminal():

@@ -1,5 +1,7 @@
 """What a training will take, told before it starts: cost, steps, memory and schedule. Needs no data set."""
 
+import statistics
+import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,9 +16,12 @@ from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..pruning import what_will_be_left
 from ..train.mac_budget import MacBudget
+from ..train.optimizer import make_optimizer
 from ..train.recipe import Recipe, TrainingTable
 from ..train.recipe_files import Reported, reported_for
 from ..train.schedule import WARM_UP_END
+
+TIMED_STEPS, TIMED_PIXELS = 2, 200_000  # of a training that is to be estimated; the pixels of all images of a step
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,39 @@ class TrainingPlan:
     def to_dict(self) -> dict[str, Any]:
         memory = asdict(self.memory) | {"total": self.memory.total}
         return asdict(self) | {"recipe": self.recipe.to_dict(), "memory": memory, "steps": self.steps}
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds, as measured: of a step, and from that of all of them. Steps are timed with few images, and scaled."""
+
+    step: float
+    total: float
+    device: str
+    images: int
+    measured_steps: int
+
+
+def time_step(plan: TrainingPlan, device: str = "cpu") -> StepTime:
+    """Trains a few steps on random images, with a network that is thrown away."""
+    training, side = plan.recipe.training, plan.data.side
+    images = min(training.batch_size, max(2, TIMED_PIXELS // (side * side)))
+    with torch.random.fork_rng(devices=[]):
+        model = plan.recipe.build_model(plan.data.classes).to(device).train()
+        x = torch.randn(images, 3, side, side, device=device)
+    optimizer = make_optimizer(model, training, torch.device(device), plan.steps)
+    labels = torch.zeros(images, dtype=torch.long, device=device)
+    seconds = []
+    for _ in range(1 + TIMED_STEPS):  # the first one finds its memory
+        begin = time.perf_counter()
+        F.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    step = statistics.median(seconds[1:]) * training.batch_size / images
+    return StepTime(step, step * plan.steps, torch.device(device).type, images, TIMED_STEPS)
 
 
 @one_thread()

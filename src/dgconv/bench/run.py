@@ -14,8 +14,8 @@ from ..deploy.precision import Precision
 from ..deploy.run.timing import median_split
 from ..environment import usable_cores
 from ..errors import UserError
+from ..layers.watch import measured_rate, tied_layers
 from ..ops import native
-from ..train.evaluate import measured_rate, tied_layers
 from .forms import AGREE, Form, Kind, Prepared, all_forms, differences
 from .result import Bench, FormTime, Measurement
 from .runtimes.record import Make, Runner, runtime_versions

@@ -1,6 +1,5 @@
 """The command that measures how long networks take."""
 
-import json as json_format
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,8 @@ from ..bench.picture import check_picture, draw_bench
 from ..bench.run import Tell, run_bench
 from ..deploy.precision import Precision
 from ..errors import visible
-from ..files import check_file, write_atomically
-from ._output import console, make_console
+from ..files import check_file
+from ._output import console, make_console, show
 
 
 def bench(
@@ -28,7 +27,7 @@ def bench(
     input_size: tuple[int, int, int] | None = None,
     repeats: int | None = None,
     compile: bool = False,
-    json: Path | None = None,
+    json: bool = False,
     picture: Path | None = None,
 ) -> None:
     """Measure how long a network takes on this CPU: dense, with standard and with dynamic group convolution.
@@ -45,12 +44,11 @@ def bench(
         input_size: Channels, height, width; default as the model is trained.
         repeats: Timed calls of each form; default as many as 8 seconds hold, at least 5.
         compile: Measure torch.compile too, which takes a minute or more to compile.
-        json: File to write all figures to.
+        json: Print JSON instead of a table.
         picture: File to draw them into: .png, .svg or .pdf.
     """
-    for file in filter(None, (json, picture)):
-        check_file(file)
     if picture:
+        check_file(picture)
         check_picture(picture)
     with _progress(make_console(stderr=True)) as tell:
         networks = find_networks(model, pruning_rate=pruning_rate, input_size=input_size)
@@ -67,9 +65,7 @@ def bench(
         )
     for warning in measured.warnings:
         print(f"dgconv: warning: {visible(warning)}", file=sys.stderr)
-    console.print(measured.tables(console.width))
-    if json:
-        write_atomically(json, (json_format.dumps(measured.to_dict(), indent=2) + "\n").encode())
+    show(measured.to_dict(), json, lambda _: console.print(measured.tables(console.width)))
     if picture:
         draw_bench(measured, picture)
 

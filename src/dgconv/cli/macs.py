@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from tyro.conf import Positional
 
-from ..analysis.paper import CountedFigure, compare_with_paper
+from ..analysis.paper import ROWS, CountedFigure, compare_with_paper
 from ..analysis.summary import images_to_measure
 from ..cost import MacCount, count_macs, needs_images
 from ..data.load import refuse_unused_folder
@@ -17,6 +17,7 @@ from ..models import create_model, load_model
 from ..models.pretrained import find_run, list_cards
 from ..models.storage import input_size_of
 from ..pruning import what_is_left
+from ..text import print_table
 from ..train import Recipe
 from ..train.classes import load_data_of_run
 from ._output import console, millions, show
@@ -96,25 +97,31 @@ def print_macs(console: Console, name: str, count: MacCount) -> None:
     console.print(table)
     if any(layer.kept_share is not None for layer in count.layers) and not count.measured:
         console.print("Kept shares are those that the options of the layers say.")
+    for row in ROWS:
+        if row.model == name and (others := {k: v for k, v in row.options.items() if k != "pruning_rate"}):
+            told = ", ".join(f"{option}={value}" for option, value in others.items())
+            console.print(f"'dgconv macs --paper' counts {row.label!r} with {told}, which gives another sum.")
     if count.uncounted:
         console.print(f"Not counted, no rule for: {', '.join(count.uncounted)}")
 
 
 def print_paper_comparison(console: Console, rows: list[CountedFigure]) -> None:
-    table = Table(title="MACs, the paper's figures and ours", box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("model")
-    for heading in ("reported", "'paper'", "'authors'", "difference"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("fits")
+    figures = ("reported", "'paper'", "'authors'", "difference")
+    columns = [
+        Column("model", min_width=20),
+        *(Column(heading, justify="right") for heading in figures),
+        Column("fits", min_width=8),
+    ]
+    lines: list[list[str]] = []
     for row in rows:
         difference = "" if row.difference is None else f"{row.difference:+.2f} %"
-        figures = [f"{row.paper:.3f}M", f"{row.authors:.3f}M"]
+        macs = [f"{row.paper:.3f}M", f"{row.authors:.3f}M"]
         if row.paper_saving and row.authors_saving:
-            table.add_row(row.label, "", *figures)
-            figures = [f"{row.paper_saving:.3f}x", f"{row.authors_saving:.3f}x"]
-            table.add_row("  saving over dense", row.reported, *figures, difference, row.fits)
+            lines.append([row.label, "", *macs, "", ""])
+            saving = [f"{row.paper_saving:.3f}x", f"{row.authors_saving:.3f}x"]
+            lines.append(["  saving over dense", row.reported, *saving, difference, row.fits])
         else:
-            table.add_row(row.label, row.reported, *figures, difference, row.fits)
-    console.print(table)
+            lines.append([row.label, row.reported, *macs, difference, row.fits])
+    print_table(console, "MACs, the paper's figures and ours", columns, lines, less_needed=())
     console.print("'paper' and 'authors' are the two ways to count, see dgconv.cost.macs. 'fits' says which of them")
     console.print("gives the reported figure; '(fit)': at a pruning rate and squeeze found by trying, no code exists.")

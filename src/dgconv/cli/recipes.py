@@ -48,7 +48,8 @@ def recipes(pattern: Positional[str] = "*", json: bool = False) -> None:
 
 def print_recipes(console: Console, rows: list[tuple[Recipe, Reported | None, NetworkCost, Agreement | None]]) -> None:
     columns = [
-        *map(Column, ("name", "model", "data")),
+        Column("name", min_width=34),
+        *map(Column, ("model", "data")),
         *(Column(heading, justify="right") for heading in ("epochs", "reported\nerror", "reported\nMACs", "our\nMACs")),
         Column("counted\nas"),
     ]

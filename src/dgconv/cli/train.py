@@ -1,10 +1,11 @@
 """The command that trains: recipes by name, and a flag for every setting that overrules what they say."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, field, make_dataclass
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_type_hints
@@ -15,7 +16,9 @@ from rich.console import Console
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from ..analysis.plan import TrainingPlan, plan_training
+from dgconv_command import wrapping_help
+
+from ..analysis.plan import StepTime, TrainingPlan, plan_training, time_step
 from ..data.load import refuse_unused_folder
 from ..errors import UserError
 from ..files import check_folder
@@ -32,6 +35,10 @@ from ._summary import show_results
 from .recipes import reported_cost
 
 DEFAULT_RECIPE = "digits"
+UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+SMALL, FOR_LARGE_IMAGES = 64, "resnet18_dgc"  # pixels a side; a network that soon makes larger ones smaller
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class TrainArguments:
     stop_after: float | None = None
     """Minutes after which to save and stop as Ctrl-C does, but with exit status 0; for a machine lent for a while."""
     dry_run: bool = False
-    """Only print model, MACs, steps, an estimate of the memory and the schedule. Needs no data set, but checks one."""
+    """Only print model, MACs, steps, estimates of memory and time, and the schedule. Needs no data set; checks one."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
     json: bool = False
@@ -76,7 +83,7 @@ def train(request: TrainRequest) -> None:
     """Train networks by recipes, each into a run folder. Without a recipe: a small CondenseNet-DGC on the digits."""
     arguments, device = request.arguments, find_device(request.arguments.device)
     if arguments.dry_run:
-        _print_plans(request.recipes, arguments.json)
+        _print_plans(request.recipes, device, arguments.json)
         return
     with _process_group(device) as (device, is_first):
         progress = make_console(stderr=arguments.json, quiet=not is_first)
@@ -129,7 +136,7 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
         recipes = [_parse(original, argv)[1] for original in begun]
         refuse_unused_folder(recipe.data.dir, [recipe.data.name for recipe in recipes])
         return TrainRequest(arguments, recipes, recipes, limit)
-    originals = [load_recipe(name) for name in arguments.recipes or (DEFAULT_RECIPE,)]
+    originals = [load_recipe(name) for name in arguments.recipes] or [_default_recipe(recipe, argv)]
     recipes = [_named(_parse(original, argv)[1], original) for original in originals]
     refuse_unused_folder(recipe.data.dir, [recipe.data.name for recipe in recipes])
     runs = [recipe.changed(seed=s) for recipe in recipes for s in arguments.seeds or (recipe.training.seed,)]
@@ -143,13 +150,27 @@ def parse_train(argv: Sequence[str]) -> TrainRequest:
 
 def _parse(default: Recipe, argv: Sequence[str]) -> tuple[TrainArguments, Recipe]:
     """What the arguments say, the recipe as they change it."""
-    parsed: Any = tyro.cli(_arguments_class(default), args=argv, prog="dgconv train")
+    with wrapping_help(argv):
+        parsed: Any = tyro.cli(_arguments_class(default), args=argv, prog="dgconv train")
     chosen = {key: value for key, value in vars(parsed.settings).items() if value != default.get(key)}
     if "name" in chosen and chosen["name"] == default.name:
         del chosen["name"]
     recipe = default.changed(**chosen)
     recipe.model.check()
     return parsed, recipe
+
+
+def _default_recipe(asked: Recipe, argv: Sequence[str]) -> Recipe:
+    """What is trained if no recipe is named: the digits' network, or one that is made for larger images."""
+    default = load_recipe(DEFAULT_RECIPE)
+    names_a_model = any(argument.split("=")[0] == "--model" for argument in argv)
+    if names_a_model or asked.data.name == default.data.name:
+        return default
+    side = asked.data.facts().side
+    if side <= SMALL:
+        return default
+    log.warning("no `model` is named: %s is taken, made for images as large as %d x %d", FOR_LARGE_IMAGES, side, side)
+    return default.changed(model=FOR_LARGE_IMAGES)
 
 
 def flags() -> type:
@@ -252,15 +273,21 @@ def _make(folder: Path) -> bool:
 # -- dry runs ----------------------------------------------------------------------------------------------------
 
 
-def _print_plans(recipes: list[Recipe], json: bool) -> None:
+def _print_plans(recipes: list[Recipe], device: str, json: bool) -> None:
     plans = [plan_training(recipe) for recipe in recipes]
     for plan in plans:
         if plan.recipe.data.dir is not None and plan.data.source != "counted":
             plan.recipe.load_data()  # a folder that the training would refuse is refused here, too
-    show_each(plans, json, lambda plan: plan.to_dict(), lambda plan: print_plan(console, plan))
+    timed = [(plan, time_step(plan, device)) for plan in plans]
+    show_each(
+        timed,
+        json,
+        lambda shown: shown[0].to_dict() | {"time": asdict(shown[1])},
+        lambda shown: print_plan(console, *shown),
+    )
 
 
-def print_plan(console: Console, plan: TrainingPlan) -> None:
+def print_plan(console: Console, plan: TrainingPlan, time: StepTime) -> None:
     recipe, data, cost, memory = plan.recipe, plan.data, plan.cost, plan.memory
     training = recipe.training
     table = Table(
@@ -289,6 +316,11 @@ def print_plan(console: Console, plan: TrainingPlan) -> None:
     table.add_row("steps", steps)
     parts = f"{_mebibytes(memory.activations)} activations, {_mebibytes(memory.state)} weights, gradients, momentum"
     table.add_row("memory of a step, estimated", f"{_mebibytes(memory.total)} ({training.precision}: {parts})")
+    table.add_row(
+        "time, estimated",
+        f"{_duration(time.total)} here ({time.device}), {time.step:.2g} s a step; measured with {time.images} images, "
+        "without reading and evaluating",
+    )
     table.add_row("learning rate", f"{training.learning_rate:g}, down to 0 along half a cosine")
     for number, stage in enumerate(plan.stages):
         table.add_row("" if number else "schedule", f"{stage.epochs:.4g} epochs: {stage.what}")
@@ -301,6 +333,11 @@ def _reported_line(reported: Reported) -> str:
     figures += [f"{reported_cost(reported)} MACs"] if reported.macs is not None else []
     figures += [f"{reported_cost(reported)} fewer MACs"] if reported.saving is not None else []
     return ", ".join(figures) + f" ({reported.where})" if figures else reported.where
+
+
+def _duration(seconds: float) -> str:
+    size, name = next(((size, name) for size, name in UNITS if seconds >= 2 * size), (1, "seconds"))
+    return f"about {max(1, round(seconds / size)):,} {name}"
 
 
 def _mebibytes(count: float) -> str:
