@@ -34,7 +34,8 @@ class Stored:
         if self.flip is not None:
             which, bit = self.flip
             damaged = bytearray(files[which])
-            damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8
+            if damaged:
+                damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8
             files[which] = bytes(damaged)
         return files
 

@@ -4,6 +4,7 @@ import base64
 import importlib
 import json
 import mmap
+import os
 import random
 import resource
 import struct
@@ -48,7 +49,10 @@ def main(job: dict[str, Any]) -> None:
         _limit_memory(job["most_memory"])
     counts = dict.fromkeys(GOOD, 0)
     files = job.get("files")
+    driver = os.getppid()
     for number in range(job["first"], job["end"], job["stride"]):
+        if os.getppid() != driver:
+            return  # nobody would hear of what is found
         STATUS.pack_into(status, 0, PREPARING)
         given = target.restore(Path(files[number]).read_bytes()) if files else target.make(rng_of(job["seed"], number))
         STATUS.pack_into(status, 0, number)

@@ -135,10 +135,12 @@ def _call(call: TorchCall, given: list[Any]) -> Any:
     )
     if isinstance(call.function, Together):
         return args
-    if guard := GUARDS.get(call.function):
-        guard(*args, **kwargs)
     try:
+        if guard := GUARDS.get(call.function):
+            guard(*args, **kwargs)
         result = call.function(*args, **kwargs)
+    except Refused:
+        raise
     except Exception as error:
         raise Refused(f"torch says: {str(error).partition(chr(10))[0][:300]}") from None
     _refuse_odd(result)
