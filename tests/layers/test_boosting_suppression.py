@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from dgconv.deploy import prepare
 from dgconv.errors import UserError
 from dgconv.layers import FeatureBoostingConv2d
 
@@ -118,3 +119,20 @@ def test_can_be_copied_after_a_step():
 def test_wrong_use(options, message):
     with pytest.raises(UserError, match=message):
         FeatureBoostingConv2d(8, 8, 1, **options)
+
+
+def test_beta_of_the_papers_equation_is_not_masked():
+    layer = FeatureBoostingConv2d(4, 8, 3, padding=1, density=0.5, beta_for="all").eval()
+    torch.nn.init.normal_(layer.shift)
+    x = torch.randn(2, 4, 5, 5)
+    won = layer.winners(x)
+    masked = FeatureBoostingConv2d(4, 8, 3, padding=1, density=0.5).eval()
+    masked.load_state_dict(layer.state_dict())
+    out = layer(x)
+    assert won.sum() == 8
+    assert torch.equal(out[won], masked(x)[won])
+    lost = layer.shift.expand(2, 8)[~won]
+    assert torch.equal(out[~won], lost[:, None, None].expand(-1, 5, 5))
+    assert (masked(x)[~won] == 0).all()
+    prepared = prepare(layer)
+    torch.testing.assert_close(prepared(x), out, msg="left to torch, and the same")

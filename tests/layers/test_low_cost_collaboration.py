@@ -78,3 +78,33 @@ def test_starts_open_by_the_given_share(share):
 def test_wrong_use(options):
     with pytest.raises(UserError, match="must be"):
         LowCostCollaborativeConv2d(6, 8, 3, **options)
+
+
+def test_penalty_is_the_sum_of_the_branch_and_taken_once():
+    layer = LowCostCollaborativeConv2d(4, 6, 3, padding=1, l1_weight=0.5)
+    x = torch.randn(3, 4, 5, 5)
+    layer(x)
+    expected = 0.5 * layer.collaborate(x).sum() / 3
+    torch.testing.assert_close(layer.penalty(), expected)
+    assert layer.penalty() is None
+    layer.eval()(x)
+    assert layer.penalty() is None
+
+
+def test_a_lasso_means_nothing_where_both_factors_are_homogeneous():
+    """The paper's argument: halve phi, double theta; the function is the same, and its loss half as large."""
+    layer = LowCostCollaborativeConv2d(4, 6, 3, padding=1, ceiling=None, l1_weight=1.0)
+    x = torch.randn(3, 4, 5, 5)
+    out, loss = layer(x), layer.penalty()
+    with torch.no_grad():
+        for norm, scale in ((layer.branch_norm, 0.5), (layer.norm, 2.0)):
+            norm.weight.mul_(scale)
+            norm.bias.mul_(scale)
+    torch.testing.assert_close(layer(x), out)
+    torch.testing.assert_close(layer.penalty(), loss / 2)
+    held = LowCostCollaborativeConv2d(4, 6, 3, padding=1, ceiling=1.0)
+    before = held(x)
+    with torch.no_grad():
+        held.branch_norm.weight.mul_(0.5)
+        held.norm.weight.mul_(2)
+    assert not torch.allclose(held(x), before), "a ceiling is not homogeneous"

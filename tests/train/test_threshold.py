@@ -6,7 +6,8 @@ from torch import nn
 
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
 from dgconv.layers.controller import Place
-from dgconv.train import GlobalThreshold, take_saliencies
+from dgconv.train import GlobalThreshold, controllers_of, take_saliencies
+from dgconv.train.recipe import TrainingTable
 from dgconv.train.threshold import macs_per_saliency, quantile
 
 
@@ -73,3 +74,13 @@ def test_what_leaving_out_one_channel_of_one_head_saves():
     model = nn.Sequential(layers[0], nn.Conv2d(12, 8, 1), layers[1], nn.Conv2d(12, 8, 1), layers[2])
     pixels = 10 * 10
     assert macs_per_saliency(model, (8, 10, 10)) == [9 * 12 / 4 * pixels, 9 * 12 / 2 * pixels]
+
+
+def test_the_threshold_may_be_a_running_mean(model):
+    controller = GlobalThreshold(model, epochs=3, momentum=0.25)
+    found = []
+    for scale in (1.0, 3.0, 3.0):
+        controller.add([scale * torch.arange(100.0).view(1, 1, 100)])
+        found.append(controller.end_epoch(progress=1.0))
+    assert found == pytest.approx([75, 75 + 150 / 4, 112.5 + 112.5 / 4]), "the first counts whole"
+    assert controllers_of(model, TrainingTable(threshold_momentum=0.5)).members[-1].momentum == 0.5

@@ -1,7 +1,7 @@
 """Feature boosting and suppression (FBS), Gao et al., ICLR 2019: each image computes only its most salient outputs."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from ._conv import full_precision, takes_images
 from ._stepwise import StepwiseLayer, steps_done
 from .gate import HeadGate, keep_count
 from .method import Knob, MacCall, Method, register_method
+
+BetaFor = Literal["winners", "all"]
 
 
 class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
@@ -33,6 +35,8 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
             but no bias unless asked for.
         density: d, the share of the outputs that each image computes.
         density_step: by how much the density falls at a time.
+        beta_for: ``"winners"``: a suppressed output is zero, as in the authors' code. ``"all"``: it is beta, as in the
+            paper's equation, whose beta stands outside of what pi multiplies; then the next layer has no zeros to skip.
         l1_weight: weight of the mean over images of the sum of the saliencies, those of the last call, in the loss.
     """
 
@@ -53,16 +57,18 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
         *,
         density: float = 0.7,
         density_step: float = 0.1,
+        beta_for: BetaFor = "winners",
         l1_weight: float = 1e-8,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        FBS.check(density=density, density_step=density_step, l1_weight=l1_weight)
+        FBS.check(density=density, density_step=density_step, beta_for=beta_for, l1_weight=l1_weight)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             device=device, dtype=dtype,
         )  # fmt: skip
         self.density, self.density_step, self.l1_weight = density, density_step, l1_weight
+        self.beta_for = beta_for
         self.generator = nn.Linear(in_channels, out_channels, device=device, dtype=dtype)  # phi and rho
         nn.init.trunc_normal_(self.generator.weight, std=0.05)
         nn.init.ones_(self.generator.bias)
@@ -85,8 +91,8 @@ class FeatureBoostingConv2d(StepwiseLayer, nn.Conv2d):
         won = self.gate.mask(saliency)
         out = self.norm(super().forward(x))
         boost = saliency.where(won, 0).to(out.dtype)[:, :, None, None]
-        shift = self.shift.where(won, 0).to(out.dtype)[:, :, None, None]
-        return out * boost + shift
+        shift = self.shift[None] if self.beta_for == "all" else self.shift.where(won, 0)
+        return out * boost + shift.to(out.dtype)[:, :, None, None]
 
     def predict(self, x: Tensor) -> Tensor:
         """The saliencies ``[B, C']``, in the precision of the parameters: rounded ones would tie."""
@@ -128,7 +134,7 @@ FBS = register_method(
         "fbs",
         "FBS",
         FeatureBoostingConv2d,
-        {"density": SHARE, "density_step": SHARE, "l1_weight": FACTOR},
+        {"density": SHARE, "density_step": SHARE, "beta_for": None, "l1_weight": FACTOR},
         "dynamic: an image's losing outputs are neither computed nor read",
         Knob("density", cheapest=0.01, dearest=1.0),
         macs=_macs,

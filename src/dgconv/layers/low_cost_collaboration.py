@@ -2,13 +2,14 @@
 
 import math
 from statistics import NormalDist
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..ops.geometry import Pair, Size2, pair
-from ..values import BETWEEN, POSITIVE
+from ..values import BETWEEN, FACTOR, POSITIVE
 from ._conv import resolve_padding, takes_images
 from .method import DENSE_ANYWAY, Knob, MacCall, Method, MethodLayer, register_method
 
@@ -35,12 +36,16 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
         open_share: share of the outputs that the branch leaves open at the start, were they normally distributed. The
             paper: a half, as any fresh batch norm. Training may move it.
         ceiling: largest value of the branch; None as in the paper.
+        l1_weight: weight of the mean over images of the sum of the branch, that of the last call, in the loss. Its
+            paper has none. Without a ceiling it means nothing: half the branch and twice the other factor are the same
+            function, at half the loss.
     """
 
     offset: Tensor | None
     """Taken from the branch, and not learned: a MAC budget moves it, for all layers alike."""
 
     cost_depends_on_image = True
+    branch_sum: Tensor | None = None
     budget_advice = ("another `model`", "a smaller `open_share`")
 
     def __init__(
@@ -56,17 +61,18 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
         *,
         open_share: float = 0.5,
         ceiling: float | None = 1.0,
+        l1_weight: float = 0.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        LCCN.check(open_share=open_share)
+        LCCN.check(open_share=open_share, l1_weight=l1_weight)
         if ceiling is not None:
             LCCN.check(ceiling=ceiling)
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias,
             device=device, dtype=dtype,
         )  # fmt: skip
-        self.open_share, self.ceiling = open_share, ceiling
+        self.open_share, self.ceiling, self.l1_weight = open_share, ceiling, l1_weight
         self.normalizes = self.kernel_size != (1, 1)
         self.register_buffer("offset", torch.zeros((), device=device, dtype=dtype) if self.normalizes else None)
         if not self.normalizes:
@@ -82,13 +88,24 @@ class LowCostCollaborativeConv2d(MethodLayer, nn.Conv2d):
     @takes_images
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
-        return self.norm(out) * self.collaborate(x) if self.normalizes else out
+        if not self.normalizes:
+            return out
+        branch = self.collaborate(x)
+        self.branch_sum = branch.flatten(1).sum(1).mean() if self.training and self.l1_weight else None
+        return self.norm(out) * branch
 
     def collaborate(self, x: Tensor) -> Tensor:
         """The cheap branch, zero where the convolution is not needed."""
         if any(self.branch_padding):
             x = F.pad(x, self.branch_padding)
         return (self.branch_norm(self.branch(x)) - self.offset).clamp(0, self.ceiling)
+
+    def penalty(self, saliencies: object = ()) -> Tensor | None:
+        branch_sum, self.branch_sum = self.branch_sum, None  # taken, as the saliencies of FBS are
+        return None if branch_sum is None else self.l1_weight * branch_sum
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"branch_sum": None}
 
     def extra_repr(self) -> str:
         about = f"open_share={self.open_share:.4g}" if self.normalizes else "left undivided: it is 1x1"
@@ -120,7 +137,7 @@ LCCN = register_method(
         "lccn",
         "LCCN",
         LowCostCollaborativeConv2d,
-        {"open_share": BETWEEN, "ceiling": POSITIVE},
+        {"open_share": BETWEEN, "ceiling": POSITIVE, "l1_weight": FACTOR},
         DENSE_ANYWAY,
         Knob("open_share", cheapest=0.001, dearest=0.999),
         macs=_macs,

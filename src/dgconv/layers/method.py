@@ -85,6 +85,7 @@ class Method:
     cost_is_trained: bool = False  # and not set by the knob: a MAC budget must hold it
     cost_needs_zeros: bool = False  # it counts inputs that the layer before has made zero
     in_comparisons: Callable[[float], dict[str, Any]] = lambda budget: {}  # other settings, by the MAC budget
+    shared: Callable[[dict[str, Any]], dict[str, Any]] = lambda options: {}  # arguments that a network's layers share
     at_equal_macs: Mapping[str, Any] = field(default_factory=dict)  # settings once the knob is found
 
     @cached_property

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..errors import UserError, unknown_name
 from ..layers.fusible import BatchNormReLU2d
-from ..layers.method import ConvLayer, Option, describe_options, layer_methods, pruning_methods
+from ..layers.method import ConvLayer, Method, Option, describe_options, layer_methods, pruning_methods
 from ..pruning import attach_pruning, resize_
 from ..values import BELOW_ONE, SHARE
 from ._classifier import ImageClassifier
@@ -141,7 +141,7 @@ def build_model(
         )
     if num_classes is not None:
         backbone_options["num_classes"] = num_classes
-    layer = conv_layer or (partial(method.make, **method.fixed, **layer_options) if method else nn.Conv2d)
+    layer = conv_layer or (_layer_of(method, layer_options) if method else nn.Conv2d)
     model = backbone.build(conv_layer=layer, **backbone_options)
     if not isinstance(model, ImageClassifier):
         raise UserError(
@@ -156,6 +156,11 @@ def build_model(
     if prune:
         attach_pruning(model, prune, prune_rate, prune_budget, **pruning_options)
     return model
+
+
+def _layer_of(method: Method, options: dict[str, Any]) -> ConvLayer:
+    """The layer of a method for one network."""
+    return partial(method.make, **method.fixed, **options, **method.shared(options))
 
 
 def _options_of_pruning(prune: str | None) -> dict[str, Any]:

@@ -57,5 +57,11 @@ def _losses(gates: Sequence[Gate], training: TrainingTable) -> SaliencyLosses:
 def _threshold(model: nn.Module, training: TrainingTable, input_size: tuple[int, ...] | None) -> GlobalThreshold:
     weights = macs_per_saliency(model, input_size) if training.threshold_share == "macs" else None
     return GlobalThreshold(
-        model, training.epochs, training.threshold_batches, training.threshold_every, weights, training.ramp_end
+        model,
+        training.epochs,
+        training.threshold_batches,
+        training.threshold_every,
+        weights,
+        training.ramp_end,
+        training.threshold_momentum,
     )

@@ -169,6 +169,11 @@ class TrainingTable(_Table):
         None, "Weight of the angle loss; default 1e-4 with the global threshold, otherwise 0.", FACTOR
     )
     threshold_every: int = setting(3, "Epochs between updates of the global threshold.", COUNT)
+    threshold_momentum: float = setting(
+        1.0,
+        "Share of a newly found global threshold in the one in force, as in a batch norm's running mean; 1: all of it.",
+        SHARE,
+    )
     threshold_share: Literal["saliencies", "macs"] = setting(
         "saliencies", "What the pruning rate is a share of, with the global threshold."
     )

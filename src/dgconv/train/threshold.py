@@ -26,6 +26,9 @@ class GlobalThreshold(Controller):
 
     With ``weights``, one for each layer's saliencies, xi is a share of their sum: of MACs, if they are those of
     :func:`macs_per_saliency`.
+
+    ``momentum`` below 1 makes T a running mean of what the updates find, as those of a batch norm, which the paper
+    names as another way; the first one counts whole.
     """
 
     def __init__(
@@ -36,12 +39,13 @@ class GlobalThreshold(Controller):
         every: int = 3,
         weights: Sequence[float] | None = None,
         ramp_end: float = RAMP_END,
+        momentum: float = 1.0,
     ) -> None:
         layers = [layer for _, layer in _with_shared_threshold(model)]
         self.thresholds = [t for layer in layers if (t := layer.gate.shared_threshold) is not None]
         self.target = layers[0].pruning_rate if layers else 0.0
         self.epochs, self.batches, self.every, self.weights = epochs, batches, every, weights
-        self.ramp_end = ramp_end
+        self.ramp_end, self.momentum = ramp_end, momentum
         self.library: list[Tensor] = []
 
     def wants(self, place: Place) -> bool:
@@ -69,6 +73,8 @@ class GlobalThreshold(Controller):
         self.library.clear()
         share = self.target * pruning_ramp(progress, self.ramp_end)
         threshold = quantile(values, share) if self.weights is None else weighted_quantile(values, share)
+        before = self.thresholds[0]
+        threshold = torch.where(before > 0, before.lerp(threshold.to(before), self.momentum), threshold)
         for place in self.thresholds:
             place.copy_(threshold)
         return float(threshold)

@@ -209,6 +209,8 @@ def _feature_boosting_conv(builder: Builder, module: FeatureBoostingConv2d, x: V
     x = planes(x)
     if module.groups > 1:
         raise NotNative("its winners are of several groups", Value("", "planes", module.out_channels))
+    if module.beta_for == "all":
+        raise NotNative("its suppressed outputs are not zero", Value("", "planes", module.out_channels))
     _check_parts(module, Value("", "planes", module.out_channels))
     norm = _norm(module.norm)
     out = _conv(builder, module, x)
