@@ -18,6 +18,7 @@ from dgconv.train import lasso_loss
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
+import loading  # noqa: E402
 import norm_statistics  # noqa: E402
 import training_step  # noqa: E402
 from authors_form import AuthorsFormConv2d, take_lasso  # noqa: E402
@@ -190,3 +191,12 @@ def test_norm_statistics_says_which_run_is_missing(tmp_path, monkeypatch, capsys
         norm_statistics.main()
     assert stopped.value.code == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_loading_is_timed_with_and_without_checks(tmp_path, monkeypatch):
+    options = ["--model", "condensenet20_dgc", "--repeats", "1", "--json", str(tmp_path / "loading.json")]
+    monkeypatch.setattr(sys, "argv", ["loading.py", *options])
+    loading.main()
+    found = json.loads((tmp_path / "loading.json").read_text())
+    assert found["ratio_to_unchecked"] == found["checked"] / found["unchecked"] > 0
