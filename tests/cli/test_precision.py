@@ -10,7 +10,7 @@ from dgconv.analysis.rate import RANGE_IMAGES, calibration_images
 from dgconv.analysis.trained_run import TrainedRun
 from dgconv.bench import timing
 from dgconv.cli import main
-from dgconv.deploy import load, precision, prepare
+from dgconv.deploy import PreparedModel, load, precision, prepare
 
 
 def logits_of_bias(model):
@@ -33,6 +33,7 @@ def calibrations(monkeypatch):
         return prepare(logits_of_bias(model))
 
     monkeypatch.setattr(precision, "prepare", prepare_int8)
+    monkeypatch.setattr(PreparedModel, "precision", "int8", raising=False)
     return given
 
 
@@ -69,6 +70,13 @@ def test_a_version_without_int8_says_so(head_folder, tmp_path, capsys, command, 
         main([command, str(head_folder), "--precision", "int8", *out])
     assert "prepares networks in float32 only" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_what_stays_in_float32_is_not_called_int8(head_folder, calibrations, monkeypatch, capsys):
+    monkeypatch.setattr(PreparedModel, "precision", "float32", raising=False)
+    with pytest.raises(SystemExit, match="2"):
+        main(["eval", str(head_folder), "--precision", "int8"])
+    assert "the network cannot be had in int8 here" in capsys.readouterr().err
 
 
 def test_bench(head_folder, calibrations, tmp_path, capsys, monkeypatch):
