@@ -11,6 +11,7 @@ from dgconv.analysis.trained_run import TrainedRun
 from dgconv.bench import timing
 from dgconv.cli import main
 from dgconv.deploy import PreparedModel, load, precision, prepare
+from dgconv.deploy.export.outputs import difference
 
 
 def logits_of_bias(model):
@@ -55,9 +56,15 @@ def test_eval(head_folder, calibrations, capsys):
 
 def test_export(head_folder, calibrations, tmp_path, capsys):
     main(["export", str(head_folder), "--precision", "int8", "--out", str(tmp_path / "fast")])
-    assert "fast: prepared, int8, " in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "fast: prepared, int8, " in told
     assert len(calibrations[0]) == RANGE_IMAGES
     run = TrainedRun(head_folder)
+    with torch.no_grad():
+        images = calibrations[0][:7]
+        expected, got = run.model(images), logits_of_bias(run.model)(images)
+    gap = max(difference(got[:batch], expected[:batch]) for batch in (1, 7))
+    assert f"differs from the network by {gap:.1g} of" in told, "on images of the kind it was calibrated for"
     x = torch.randn(2, *run.input_size)
     torch.testing.assert_close(load(tmp_path / "fast")(x), logits_of_bias(run.model)(x))
 
