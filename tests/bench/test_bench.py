@@ -140,10 +140,10 @@ def test_what_writes_the_onnx_file_may_be_missing(monkeypatch, tmp_path):
 
 def test_a_missing_runtime_is_named_in_the_table(run, monkeypatch):
     monkeypatch.setattr(bench_forms, "RUNTIMES", [one for one in RUNTIMES if one.name == "ncnn"])
-    monkeypatch.setitem(sys.modules, "pnnx", None)
+    monkeypatch.setitem(sys.modules, "ncnn", None)
     bench = bench_of(run)
     row = next(row for row in bench.measurements[0].rows if row.form == "ncnn")
-    assert (row.median, row.missing) == (None, 'this needs pnnx, which is not installed: pip install "dgconv[bench]"')
+    assert (row.median, row.missing) == (None, 'this needs ncnn, which is not installed: pip install "dgconv[bench]"')
     assert f"Missing: dense, ncnn: {row.missing}." in " ".join(str(bench).split())
 
 
