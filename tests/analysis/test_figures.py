@@ -318,3 +318,10 @@ def test_without_dynamic_layers(tmp_path):
     assert len(drawing.axes) == 2, "no empty panel"
     made = {one.figure: one.reason for one in figures.make_figures([dense], tmp_path / "out")}
     assert [name for name, reason in made.items() if not reason] == ["training", "error_over_macs"]
+
+
+@pytest.mark.parametrize("draw", [figures.draw_contributions, figures.draw_maps])
+def test_letters_among_small_panels_are_large_enough(head_run, draw):
+    figure, _ = draw(head_run)
+    texts = [label for axes in figure.axes for label in (axes.title, axes.xaxis.label, axes.yaxis.label)]
+    assert min(text.get_fontsize() for text in texts if text.get_text()) >= 10

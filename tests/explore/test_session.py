@@ -11,10 +11,11 @@ import torch
 
 from dgconv.analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES
 from dgconv.analysis.trained_run import TrainedRun
+from dgconv.deploy import PreparedModel
 from dgconv.errors import UserError
 from dgconv.explore import session as session_module
 from dgconv.explore.networks import NetworkAtRate
-from dgconv.explore.session import Session, calibration_count, pack_bits, pack_bytes
+from dgconv.explore.session import Session, calibration_count, pack_bits, pack_bytes, same_for_all
 from dgconv.models import create_model, load_model
 from dgconv.train import Recipe, train
 
@@ -153,3 +154,16 @@ def test_an_image_that_overflows_is_told_and_leaves_the_others_alone():
     with pytest.raises(UserError, match="this image overflows"):
         network.choose(images[2])
     assert network.choose(images[1]).probabilities.isfinite().all()
+
+
+def test_how_much_the_choice_depends_on_the_image():
+    network = NetworkAtRate(create_model("condensenet20_dgc", stages=(1,), growth=(8,)).eval(), (3, 8, 8))
+    assert same_for_all(network.record([torch.rand(1, 3, 8, 8).expand(3, 3, 8, 8)])) == 1
+    varied = same_for_all(network.record([torch.randn(32, 3, 8, 8)]))
+    assert 0 < varied < 1
+
+
+def test_milliseconds_are_those_of_the_prepared_network(steady_time):
+    network = NetworkAtRate(create_model("condensenet20_dgc", stages=(1,), growth=(8,)).eval(), (3, 8, 8))
+    assert network.choose(torch.rand(3, 8, 8)).milliseconds == pytest.approx(1.5)
+    assert all(isinstance(timed, PreparedModel) for timed in steady_time)

@@ -155,8 +155,9 @@ def test_fits_the_screen(browser_page, report_file, device, size, dark):
     page.goto(report_file.as_uri())
     assert not overflows_sideways(page)
     layers = page.locator(".scroll.tall").first
-    if device == "phone":
-        assert layers.evaluate("box => box.scrollWidth > box.clientWidth"), "the table scrolls in its box"
+    assert layers.evaluate("box => box.scrollWidth <= box.clientWidth"), "no column of the layers is cut off"
+    for picture in page.locator(".picture").all():
+        assert picture.evaluate("box => box.scrollWidth <= box.clientWidth"), "nor a figure"
     for number, place in enumerate(("#results", "#run-2", ".layers")):
         page.locator(place).first.scroll_into_view_if_needed()
         page.locator(place).first.evaluate("element => element.scrollIntoView()")

@@ -1,10 +1,12 @@
 """One trained network at several pruning rates."""
 
 import copy
+import statistics
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -14,9 +16,13 @@ from torch import Tensor, nn
 from ..analysis.rate import set_rate
 from ..analysis.recording import Recording, record
 from ..cost.image_cost import ImageCost
+from ..deploy import PreparedModel, prepare
+from ..environment import one_thread
 from ..errors import UserError
 from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
+
+TIMED_CALLS = 5
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Choice:
 
     probabilities: Tensor  # [classes]
     macs: float
+    milliseconds: float  # of the prepared network, on one thread of this machine's CPU
     kept: dict[str, Tensor]  # by layer: the channels that each head keeps, [H, C] bool
 
 
@@ -35,6 +42,7 @@ class NetworkAtRate:
         self.network, self.input_size = network, input_size
         self._cost = ImageCost(network, input_size)
         self._running = Lock()  # whoever observes the gates must see one image only
+        self._timing = Lock()
 
     @torch.no_grad()
     def choose(self, x: Tensor) -> Choice:
@@ -51,7 +59,18 @@ class NetworkAtRate:
                 logits = self.network(x[None])
             if not logits.isfinite().all():
                 raise UserError("this image overflows in the network, which has no answer for it; look at another one")
-            return Choice(logits[0].float().softmax(0).cpu(), float(self._cost.macs[0]), kept)
+            probabilities, macs = logits[0].float().softmax(0).cpu(), float(self._cost.macs[0])
+        return Choice(probabilities, macs, self._milliseconds(x[None].cpu()), kept)
+
+    @cached_property
+    def _prepared(self) -> PreparedModel:
+        return prepare(self.copy().cpu().eval())
+
+    def _milliseconds(self, image: Tensor) -> float:
+        """What the image takes once the network is prepared; the median of some calls."""
+        with self._timing, one_thread():
+            self._prepared(image)
+            return 1e3 * statistics.median(_seconds(self._prepared, image) for _ in range(TIMED_CALLS))
 
     def copy(self) -> nn.Module:
         with self._running:
@@ -70,6 +89,12 @@ class NetworkAtRate:
             for images in batches:
                 network(images)
         return recording
+
+
+def _seconds(network: nn.Module, image: Tensor) -> float:
+    begin = time.perf_counter()
+    network(image)
+    return time.perf_counter() - begin
 
 
 class Once:

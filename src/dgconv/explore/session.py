@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES, calibration_images
+from ..analysis.recording import Recording
 from ..analysis.trained_run import TrainedRun
 from ..cost.macs import count_macs
 from ..data.encoded_split import EncodedSplit
@@ -80,6 +81,7 @@ class Session:
                 for value, index in zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True)
             ],
             "macs": choice.macs,
+            "milliseconds": choice.milliseconds,
             "kept": [pack_bits(choice.kept[name]) for name in self.layers],
         }
 
@@ -88,6 +90,7 @@ class Session:
         recording = self._made.get(("average", rate), lambda: self._record(rate))
         return {
             "images": recording.images,
+            "sameForAll": same_for_all(recording),
             "kept": [pack_bytes(recording.layers[name].kept) for name in self.layers],
         }
 
@@ -121,6 +124,12 @@ class Session:
 
     def _record(self, rate: float) -> Any:
         return self.network(rate).record(sample(self.run.data.test, AVERAGED, AVERAGED_BATCH, self.run.device))
+
+
+def same_for_all(recording: Recording) -> float:
+    """The share of the choices, to keep a channel in a head or not, that come out the same for every image."""
+    same = sum(int(((layer.kept == 0) | (layer.kept == layer.images)).sum()) for layer in recording.layers.values())
+    return same / sum(layer.kept.numel() for layer in recording.layers.values())
 
 
 def calibration_count(input_size: tuple[int, ...]) -> int:

@@ -9,13 +9,13 @@ from ...layers.saliency import passing_overflow
 from ...layers.select import dynamic_layers
 from ..trained_run import TrainedRun
 from ._images import one_of_each_class, shortened, show_image
-from .style import BLUE, GREY, RED, Drawing, entitle, in_house_style, new_figure
+from .style import BLUE, GREY, RED, Drawing, entitle, in_large_type, new_figure
 
 OUTPUTS = 4
 CLASS_LETTERS = 24  # that fit above a panel
 
 
-@in_house_style
+@in_large_type
 def draw_contributions(run: TrainedRun, layer_name: str | None = None, outputs: int = OUTPUTS) -> Drawing:
     """
     Args:
@@ -30,7 +30,7 @@ def draw_contributions(run: TrainedRun, layer_name: str | None = None, outputs: 
     values = torch.stack([contributions(layer, x)[shown].cpu() for x in inputs])  # [2, outputs, C]
     kept = masks[:, [output % layer.heads for output in shown]]  # [2, outputs, C]
 
-    figure = new_figure(1.25 * len(shown) + 1)
+    figure = new_figure(1.5 * len(shown) + 1.2)
     panels = figure.subplots(len(shown), 3, width_ratios=(1, 5, 5), squeeze=False)
     channels = range(layer.in_channels)
     for row, output in enumerate(shown):

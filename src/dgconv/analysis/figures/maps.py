@@ -8,7 +8,7 @@ from torch import Tensor
 from ..recording import LayerRecord
 from ..trained_run import TrainedRun
 from ._images import one_of_each_class, shortened, show_image
-from .style import SALIENCY_MAP, Drawing, entitle, in_house_style, new_figure
+from .style import SALIENCY_MAP, Drawing, entitle, in_large_type, new_figure
 
 LAYERS_A_BLOCK = 4
 CHANNELS = 64
@@ -16,7 +16,7 @@ CLASSES, OF_EACH = 3, 2
 CLASS_LETTERS = 11  # that fit beside an image
 
 
-@in_house_style
+@in_large_type
 def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -> Drawing:
     """Each row an image; in each map a row for every head of every layer, a column for every channel."""
     recording = run.recording
@@ -29,7 +29,7 @@ def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -
         "layers": {block: [layer.name for layer in members] for block, members in blocks.items()},
     }
 
-    figure = new_figure(0.3 + 0.95 * len(images) + 0.6)
+    figure = new_figure(0.6 + 1.2 * len(images) + 0.7)
     panels = figure.subplots(len(images), 5, width_ratios=(1, 2, 2, 2, 2), squeeze=False)
     for index, (block, members) in enumerate(blocks.items()):
         saliencies, masks = stacked(members, places)
@@ -55,7 +55,7 @@ def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -
         panels[0, 1 + 2 * index].set_title(f"{block} ({which}):\nsaliency")
         panels[0, 2 + 2 * index].set_title("\nkept channels, white")
         for panel in (panels[-1, 1 + 2 * index], panels[-1, 2 + 2 * index]):
-            panel.set_xlabel(f"the first {masks.shape[2]} channels", fontsize=8)
+            panel.set_xlabel(f"the first {masks.shape[2]} channels")
     for row, label in enumerate(labels):
         show_image(panels[row, 0], images[row], run.data)
         panels[row, 0].set_ylabel(f"class\n{shortened(run.data.classes[label], CLASS_LETTERS)}")

@@ -43,6 +43,7 @@ STYLE = {
     "svg.hashsalt": "dgconv",  # the same figure, the same file
     "savefig.facecolor": "white",
 }
+LARGE_TYPE = {"font.size": 10.5, "axes.titlesize": 10.5, "axes.labelsize": 10.5}
 
 
 def look_of(number: int) -> tuple[str, str]:
@@ -91,25 +92,30 @@ def check_matplotlib() -> None:
         raise UserError('figures need matplotlib, which is not installed: pip install "dgconv[figures]"') from None
 
 
-def _style() -> AbstractContextManager[None]:
+def _style(other: dict[str, float] | None = None) -> AbstractContextManager[None]:
     import matplotlib
 
-    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
+    return matplotlib.rc_context(STYLE | (other or {}))  # type: ignore[arg-type]
 
 
 P = ParamSpec("P")
 
 
-def in_house_style(draw: Callable[P, Drawing]) -> Callable[P, Drawing]:
-    """Decorates every function that draws."""
+def in_house_style(draw: Callable[P, Drawing], **other: float) -> Callable[P, Drawing]:
+    """Decorates every function that draws; ``other`` settings are its own."""
 
     @wraps(draw)
     def drawn(*args: P.args, **options: P.kwargs) -> Drawing:
         check_matplotlib()
-        with _style():
+        with _style(other):
             return draw(*args, **options)
 
     return drawn
+
+
+def in_large_type(draw: Callable[P, Drawing]) -> Callable[P, Drawing]:
+    """Decorates what draws many small panels, among which letters would be lost."""
+    return in_house_style(draw, **LARGE_TYPE)
 
 
 def new_figure(height: float) -> "Figure":

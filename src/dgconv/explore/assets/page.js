@@ -103,6 +103,15 @@ function inShort({ look }, place) {
   return element("span", { className: letter }, text);
 }
 
+// How much the choice depends on the image, in plain words.
+function dependence({ images, sameForAll }) {
+  const much = sameForAll > 0.9 ? "hardly depends" : sameForAll > 0.5 ? "partly depends" : "depends";
+  return (
+    `What is chosen ${much} on the image: in ${formatPercent(sameForAll)} of all places, a channel in a head, ` +
+    `this network makes the same choice for each of ${images} images.`
+  );
+}
+
 function summarize(a, b, average) {
   const text = [];
   if (b) {
@@ -115,7 +124,8 @@ function summarize(a, b, average) {
   }
   text.push(
     average
-      ? `Average image: ${average.images} of the ${data.testImages.toLocaleString("en")} test images, at the same rate.`
+      ? `${dependence(average)} ` +
+        `Average image: ${average.images} of the ${data.testImages.toLocaleString("en")} test images, at the same rate.`
       : "The average image is not known yet.",
   );
   $("summary").replaceChildren(...text);
