@@ -285,7 +285,7 @@ def _why_not_worth_it(layer: nn.Module, pixels: Sequence[int]) -> str | None:
 
 
 def _optimizers_of(model: nn.Module) -> list[torch.optim.Optimizer]:
-    """Those there are that hold parameters of the network."""
+    """The optimizers there are that hold parameters of the network."""
     own = {id(parameter) for parameter in model.parameters()}
     found = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
     return [o for o in found if any(id(p) in own for group in o.param_groups for p in group["params"])]

@@ -45,14 +45,13 @@ class DiscriminationAwarePruning(LayerByLayer):
     def __init__(
         self,
         model: nn.Module,
-        rate: float | None = None,
-        budget: float | None = None,
-        input_size: tuple[int, ...] | None = None,
+        *amount: Any,
         aux_losses: int = 2,
         discrimination_weight: float = 1.0,
+        **named_amount: Any,
     ) -> None:
         DCP.check(aux_losses=aux_losses, discrimination_weight=discrimination_weight)
-        super().__init__(model, rate, budget, input_size)
+        super().__init__(model, *amount, **named_amount)
         self.discrimination_weight = discrimination_weight
         readers = [member.layer for one in self.sets for member in readers_of(one)[:1]]
         self.places = [
@@ -116,7 +115,7 @@ class DiscriminationAwarePruning(LayerByLayer):
         return kept
 
     def loss_behind(self, layer: str, seen: dict[str, Pass], logits: Tensor, labels: Tensor) -> Tensor:
-        """That of the first classifier that sees what a layer makes, if only the network's own."""
+        """The loss of the first classifier that sees what a layer makes, if only the network's own."""
         place = self.next_classifier(layer)
         if place:
             logits = self.classifiers[self.tapped_places.index(place)](seen[place].outputs)

@@ -43,17 +43,16 @@ class AdversarialPruning(FilterPruning):
     def __init__(
         self,
         model: nn.Module,
-        rate: float | None = None,
-        budget: float | None = None,
-        input_size: tuple[int, ...] | None = None,
+        *amount: Any,
         mask_shrinkage: float = 1e-3,
         imitation_weight: float = 1.0,
         adversarial_weight: float = 0.1,
+        **named_amount: Any,
     ) -> None:
         GAL.check(
             mask_shrinkage=mask_shrinkage, imitation_weight=imitation_weight, adversarial_weight=adversarial_weight
         )
-        super().__init__(model, rate, budget, input_size)
+        super().__init__(model, *amount, **named_amount)
         self.mask_shrinkage = mask_shrinkage
         self.imitation_weight, self.adversarial_weight = imitation_weight, adversarial_weight
         self.teacher = copy.deepcopy(model).requires_grad_(False)

@@ -1,5 +1,7 @@
 """Network slimming (NS), Liu et al. 2017: sparsity on the batch norms' scales, and one threshold for the network."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -33,13 +35,12 @@ class NetworkSlimming(FilterPruning):
     def __init__(
         self,
         model: nn.Module,
-        rate: float | None = None,
-        budget: float | None = None,
-        input_size: tuple[int, ...] | None = None,
+        *amount: Any,
         sparsity_weight: float = 1e-5,
+        **named_amount: Any,
     ) -> None:
         NS.check(sparsity_weight=sparsity_weight)
-        super().__init__(model, rate, budget, input_size)
+        super().__init__(model, *amount, **named_amount)
         self.register_buffer("sparsity", torch.tensor(float(sparsity_weight)))  # a captured graph reads it there
 
     def penalty(self, model: nn.Module) -> Tensor:
