@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = soak(given.minutes, given.threads, given.sizes, given.largest)
     print(json.dumps(found, indent=1))
     if given.record:
-        RECORD.write_text(json.dumps(found | describe_environment("cpu"), indent=1) + "\n")
+        RECORD.write_text(json.dumps(describe_environment("cpu") | found, indent=1) + "\n")
     return int(found["wrong"] > 0 or found["taken"] > found["budget"] + MORE or found["peak"] > found["budget"])
 
 
