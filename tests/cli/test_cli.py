@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import dgconv_command
 from dgconv import __version__, create_model, save_model
-from dgconv.analysis.paper import compare_with_paper
+from dgconv.analysis.paper import ROWS, compare_with_paper
 from dgconv.analysis.plan import StepTime
 from dgconv.analysis.trained_run import open_runs
 from dgconv.cli import main
@@ -262,7 +262,7 @@ def test_macs_paper(capsys, monkeypatch):
     ):
         assert figure in out
     _, out, _ = dgconv(capsys, "macs", "--paper", "--json")
-    assert len(json.loads(out)) == 22
+    assert len(json.loads(out)) == len(ROWS)
 
 
 def test_models(capsys):

@@ -1,14 +1,26 @@
-"""The MACs the paper reports, each beside what our models cost in both conventions."""
+"""The MACs of every row of the paper's tables, and of the points of its figures, beside what our models cost."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..cost.macs import count_macs_by_convention
-from ..layers import halve_classifier
+from ..layers import FullyLearnableGroupConv2d, halve_classifier
 from ..models import create_model
+from ..pruning import attach_pruning, what_will_be_left
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How a network is pruned: at a rate, or without one at that which comes nearest to the reported MACs."""
+
+    method: str
+    rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -22,12 +34,15 @@ class ReportedFigure:
     saving_over: str | None = None  # reported is a ratio to this model
     fits: str = ""
     change: Callable[[nn.Module], None] | None = None
+    pruned: Pruned | None = None
+    where: str = ""
 
 
 @dataclass(frozen=True)
 class CountedFigure:
     """A row, counted. ``difference`` is in percent of the reported figure, by the convention closer to it."""
 
+    where: str
     label: str
     reported: str
     paper: float
@@ -41,63 +56,174 @@ class CountedFigure:
         return asdict(self)
 
 
-_CIFAR_MOBILENET = {"num_classes": 10, "downsample": (3, 5), "stem_stride": 1, "pruning_rate": 0.65}
+def _layers(last: int, skipped: set[int], first: int = 2) -> list[int]:
+    """The numbers of the first convolutions of blocks, the stem being layer 1, as in Li et al. 2016."""
+    return [layer for layer in range(first, last + 1, 2) if layer not in skipped]
+
+
+def _narrow_blocks(stage_depth: int, kept: dict[int, tuple[int, int]]) -> dict[str, list[int]]:
+    """Widths of a ResNet's layers where the first convolution of a block has fewer filters.
+
+    ``kept`` says of a layer's number how many of how many filters are kept.
+    """
+    widths: dict[str, list[int]] = {}
+    for layer, (filters, of) in kept.items():
+        stage, block = divmod((layer - 2) // 2, stage_depth)
+        inputs = of // 2 if block == 0 and stage > 0 else of
+        name = f"layer{stage + 1}.{block}"
+        widths |= {f"{name}.conv1": [filters, inputs], f"{name}.bn1": [filters], f"{name}.conv2": [of, filters]}
+    return widths
+
+
+def _narrow_vgg(kept: dict[int, int], convs: tuple[int, ...] = (2, 2, 3, 3, 3)) -> dict[str, list[int]]:
+    """Widths of VGG-16's layers; ``kept`` says of a convolution's number, from 1, how many filters are kept."""
+    full = [64 * times for stage, times in zip(convs, (1, 2, 4, 8, 8), strict=True) for _ in range(stage)]
+    counts = [kept.get(number, filters) for number, filters in enumerate(full, start=1)]
+    widths, inputs, at = dict[str, list[int]](), 3, 0
+    for stage in convs:
+        for _ in range(stage):
+            outputs = counts.pop(0)
+            widths |= {f"features.{at}": [outputs, inputs], f"features.{at + 1}": [outputs]}
+            inputs, at = outputs, at + 3
+        at += 1  # the pooling
+    return widths | {"classifier": [10, inputs]}
+
+
+LI_RESNET56 = _narrow_blocks(
+    9,
+    dict.fromkeys(_layers(18, {16, 18}), (6, 16))
+    | dict.fromkeys(_layers(36, {20, 34}, 20), (22, 32))
+    | dict.fromkeys(_layers(54, {38, 54}, 38), (57, 64)),
+)
+LI_RESNET110 = _narrow_blocks(18, dict.fromkeys(_layers(36, {36}), (8, 16)))
+LI_VGG16 = _narrow_vgg({1: 32} | dict.fromkeys(range(8, 14), 256))
+
+FOUND = "a value found for it"
+PUBLISHED = "the published rates"
+
+_CIFAR_MOBILENET: dict[str, Any] = {"num_classes": 10, "downsample": (3, 5), "stem_stride": 1}
+_DGC_1 = _CIFAR_MOBILENET | {"pruning_rate": 0.65}
+_NARROW: dict[str, Any] = {"pruning_rate": 0.65, "width": 0.75}
+_TABLE_2, _TABLE_3, _FIGURE_4, _FIGURE_5, _FIGURE_6 = "Table 2", "Table 3", "Figure 4", "Figure 5", "Figure 6"
+
+
+def _row(where: str, label: str, model: str, reported: float | None = None, **more: Any) -> ReportedFigure:
+    fields = {name: more.pop(name) for name in ("fits", "change", "pruned", "saving_over") if name in more}
+    return ReportedFigure(label, model, more, reported, where=where, **fields)
+
+
+def _resnet(label: str, method: str, reported: float, **more: Any) -> ReportedFigure:
+    return _row("Table 1", label, f"resnet18{method}", reported, saving_over="resnet18", **more)
+
+
 ROWS = (
-    ReportedFigure("CondenseNet-50-DGC, rate 1/3", "condensenet50_dgc", {"pruning_rate": 1 / 3}, 51, fits="authors"),
-    ReportedFigure("CondenseNet-50-DGC, rate 7/8", "condensenet50_dgc", {"pruning_rate": 7 / 8}),
-    ReportedFigure("CondenseNet-50-DGC, rate 5/6", "condensenet50_dgc", {"pruning_rate": 5 / 6}),
-    ReportedFigure("CondenseNet-50-DGC, rate 3/4", "condensenet50_dgc", {"pruning_rate": 3 / 4}),
-    ReportedFigure("CondenseNet-50-DGC, rate 1/2", "condensenet50_dgc", {"pruning_rate": 1 / 2}),
-    ReportedFigure(
-        "CondenseNet-50 LGC, C = 1 (undivided)", "condensenet50_lgc", {"condensation": 1}, 66, fits="authors",
+    _row("Table 1", "ResNet-18", "resnet18", 1810, fits="both"),
+    _resnet("SFP, rate 0.3", "", 1.72, pruned=Pruned("sfp", 0.3), fits=PUBLISHED),
+    _resnet("NS", "", 1.39, pruned=Pruned("ns", 0.3096), fits=FOUND),
+    _resnet("DCP", "", 1.89, pruned=Pruned("l1"), fits=FOUND),
+    _resnet("FPGM", "", 1.53, pruned=Pruned("fpgm"), fits=FOUND),
+    _resnet("FPGM, rate 0.3", "", 1.53, pruned=Pruned("fpgm", 0.3), fits="neither: it saves what SFP does"),
+    _resnet("LCCN, 0.514 open", "_lccn", 1.53, open_share=0.514, fits=FOUND),
+    _resnet("FBS, density 0.467", "_fbs", 1.98, density=0.467, fits=f"{FOUND}; skipped inputs not counted"),
+    _resnet("CGNet, target 0.6", "_cgnet", 2.03, target=0.6, fits=FOUND),
+    _resnet("ResNet-18-DGC, rate 0.55", "_dgc", 2.04, pruning_rate=0.55, pre_norm=True, fits="both"),
+    _resnet("ResNet-18-DGC, rate 0.75, as in the text", "_dgc", 2.04, pruning_rate=0.75, pre_norm=True, fits="neither"),
+    _resnet(
+        "ResNet-18-DGC, rate 0.75, shortcuts dense", "_dgc", 2.04,
+        pruning_rate=0.75, pre_norm=True, shortcuts="dense", fits="neither",
     ),
-    ReportedFigure("CondenseNet-50 LGC, C = 2", "condensenet50_lgc", {"condensation": 2}),
-    ReportedFigure("CondenseNet-50 LGC, C = 4", "condensenet50_lgc", {"condensation": 4}),
-    ReportedFigure("CondenseNet-86 LGC, C = 4", "condensenet86_lgc", {"condensation": 4}, 65, fits="authors"),
-    ReportedFigure("CondenseNet-86-DGC, rate 3/4", "condensenet86_dgc", {}, 71, fits="authors"),
-    ReportedFigure("CondenseNet-86-DGC, CIFAR-100", "condensenet86_dgc", {"num_classes": 100}, 71, fits="authors"),
-    ReportedFigure("CondenseNet-74 LGC, ImageNet", "condensenet74_lgc", {"condensation": 4}, 529, fits="authors"),
-    ReportedFigure(
-        "CondenseNet-74 LGC, half classifier", "condensenet74_lgc", {"condensation": 4}, 529,
-        fits="authors", change=halve_classifier,
+    _resnet("ResNet-18-DGC-G, rate 0.56", "_dgcg", 2.08, pruning_rate=0.56, pre_norm=True, fits=FOUND),
+    _row(_TABLE_2, "MobileNetV1", "mobilenetv1", 569, fits="paper"),
+    _row(_TABLE_2, "ShuffleNet, group 3, 2x", "shufflenet", 524, fits="paper"),
+    _row(_TABLE_2, "NASNet-A (N=4)", "nasneta", 564, fits="paper"),
+    _row(_TABLE_2, "NASNet-B (N=4)", "nasnetb", 488, fits="operations chosen for it"),
+    _row(_TABLE_2, "NASNet-C (N=3)", "nasnetc", 558, fits="operations chosen for it"),
+    _row(_TABLE_2, "IGCV3-D", "igcv3", 318, fits="authors"),
+    _row(_TABLE_2, "MobileNetV2", "mobilenetv2", 300, fits="paper"),
+    _row(_TABLE_2, "CondenseNet-74 LGC, ImageNet", "condensenet74_lgc", 529, condensation=4, fits="authors"),
+    _row(
+        _TABLE_2, "CondenseNet-74 LGC, half classifier", "condensenet74_lgc", 529,
+        condensation=4, change=halve_classifier, fits="authors",
     ),
-    ReportedFigure("CondenseNet-74-DGC, rate 3/4", "condensenet74_dgc", {}, 549, fits="authors"),
-    ReportedFigure("ResNet-18", "resnet18", reported=1810, fits="both"),
-    ReportedFigure(
-        "ResNet-18-DGC, rate 0.55", "resnet18_dgc", {"pruning_rate": 0.55, "pre_norm": True}, 2.04,
-        saving_over="resnet18", fits="both",
+    _row(_TABLE_2, "CondenseNet-74 SGC", "condensenet74_sgc", 529, groups=4, fits="authors"),
+    _row(_TABLE_2, "CondenseNet-74 FLGC, even groups", "condensenet74_flgc", 529, groups=4, fits="authors"),
+    _row(
+        _TABLE_2, "MobileNetV2-DGC, rate 0.75, d = 16", "mobilenetv2_dgc", 245,
+        pruning_rate=0.75, squeeze=16, fits="neither",
     ),
-    ReportedFigure(
-        "ResNet-18-DGC, rate 0.75, as in the text", "resnet18_dgc", {"pruning_rate": 0.75, "pre_norm": True}, 2.04,
-        saving_over="resnet18", fits="neither",
+    _row(_TABLE_2, "MobileNetV2-DGC, rate 0.55, d = 4", "mobilenetv2_dgc", 245, fits="paper (fit)"),
+    _row(_TABLE_2, "CondenseNet-74-DGC, rate 3/4", "condensenet74_dgc", 549, fits="authors"),
+    _row(_TABLE_2, "CondenseNet-74-DGC-G, rate 0.756", "condensenet74_dgcg", 543, pruning_rate=0.756, fits=FOUND),
+    _row(_TABLE_3, "VGG-16, Li 2016", "vgg16", 206, widths=LI_VGG16, fits=PUBLISHED),
+    _row(_TABLE_3, "VGG-19, NS, CIFAR-10", "vgg19", 195, pruned=Pruned("ns", 0.3008), fits=FOUND),
+    _row(_TABLE_3, "VGG-19, NS, CIFAR-100", "vgg19", 250, num_classes=100, pruned=Pruned("ns", 0.2097), fits=FOUND),
+    _row(_TABLE_3, "ResNet-56, He 2017", "resnet56", 62, pruned=Pruned("l1"), fits=FOUND),
+    _row(_TABLE_3, "ResNet-56, Li 2016", "resnet56", 90, widths=LI_RESNET56, fits=f"{PUBLISHED}, with 90.9M"),
+    _row(_TABLE_3, "ResNet-110, Li 2016", "resnet110", 213, widths=LI_RESNET110, fits=PUBLISHED),
+    _row(_TABLE_3, "ResNet-110, FPGM", "resnet110", 121, pruned=Pruned("fpgm"), fits=FOUND),
+    _row(_TABLE_3, "ResNet-164-B, NS", "resnet164", 124, pruned=Pruned("ns", 0.3359), fits=FOUND),
+    _row(_TABLE_3, "DenseNet-40, NS", "densenet40", 190, pruned=Pruned("ns", 0.3455), fits=FOUND),
+    _row(_TABLE_3, "DenseNet-40, GAL", "densenet40", 183, pruned=Pruned("ns", 0.3682), fits=FOUND),
+    _row(_TABLE_3, "DenseNet-40, GAL, smaller", "densenet40", 81, pruned=Pruned("ns", 0.7175), fits=FOUND),
+    _row(_TABLE_3, "CondenseNet-86 LGC, C = 4", "condensenet86_lgc", 65, condensation=4, fits="authors"),
+    _row(_TABLE_3, "CondenseNet-86-DGC, rate 3/4", "condensenet86_dgc", 71, fits="authors"),
+    _row(_TABLE_3, "CondenseNet-86-DGC, CIFAR-100", "condensenet86_dgc", 71, num_classes=100, fits="authors"),
+    _row(_TABLE_3, "CondenseNet-86-DGC-G, rate 3/4", "condensenet86_dgcg", 71, fits="authors"),
+    *(
+        _row(_FIGURE_4, f"MobileNetV2 {title}, {groups} groups", f"mobilenetv2_{title.lower()}", reported,
+             groups=groups, **_CIFAR_MOBILENET, fits="paper" if reported else "")
+        for title in ("SGC", "FLGC")
+        for groups, reported in ((2, 158 if title == "FLGC" else None), (4, None), (8, None))
     ),
-    ReportedFigure("MobileNetV2", "mobilenetv2", reported=300, fits="paper"),
-    ReportedFigure(
-        "MobileNetV2-DGC, rate 0.75, d = 16", "mobilenetv2_dgc", {"pruning_rate": 0.75, "squeeze": 16}, 245,
-        fits="neither",
+    _row(
+        _FIGURE_4, "MobileNetV2-DGC-1, CIFAR, d = 16", "mobilenetv2_dgc", 155, **_DGC_1, squeeze=16, fits="neither"
     ),
-    ReportedFigure("MobileNetV2-DGC, rate 0.55, d = 4", "mobilenetv2_dgc", {}, 245, fits="paper (fit)"),
-    ReportedFigure(
-        "MobileNetV2-DGC-1, CIFAR, d = 16", "mobilenetv2_dgc", _CIFAR_MOBILENET | {"squeeze": 16}, 155,
-        fits="neither",
+    _row(_FIGURE_4, "MobileNetV2-DGC-1, CIFAR, d = 4", "mobilenetv2_dgc", 155, **_DGC_1, fits="paper (fit)"),
+    _row(_FIGURE_4, "MobileNetV2-DGC-2", "mobilenetv2_dgc", None, **_CIFAR_MOBILENET, **_NARROW),
+    _row(
+        _FIGURE_4, "MobileNetV2-DGC-3", "mobilenetv2_dgc",
+        num_classes=10, downsample=(2, 4), stem_stride=1, **_NARROW,
     ),
-    ReportedFigure(
-        "MobileNetV2-DGC-1, CIFAR, d = 4", "mobilenetv2_dgc", _CIFAR_MOBILENET, 155,
-        fits="paper (fit)",
+    *(
+        _row(_FIGURE_5, f"CondenseNet-50-DGC, rate {label}", "condensenet50_dgc", reported,
+             pruning_rate=rate, fits="authors" if reported else "")
+        for label, rate, reported in (
+            ("0", 0.0, None), ("1/3", 1 / 3, 51), ("1/2", 1 / 2, None), ("3/4", 3 / 4, None), ("5/6", 5 / 6, None),
+            ("7/8", 7 / 8, None),
+        )
+    ),
+    _row(
+        _FIGURE_5, "CondenseNet-50 LGC, C = 1 (undivided)", "condensenet50_lgc", 66, condensation=1, fits="authors"
+    ),
+    *(
+        _row(_FIGURE_5, f"CondenseNet-50 LGC, C = {factor}", "condensenet50_lgc", condensation=factor)
+        for factor in (2, 4)
+    ),
+    *(
+        _row(_FIGURE_5, f"CondenseNet-50 SGC, {groups} groups", "condensenet50_sgc", groups=groups)
+        for groups in (2, 4)
+    ),
+    *(
+        _row(_FIGURE_6, f"CondenseNet-50-DGC, rate 3/4, heads: {heads}", "condensenet50_dgc", heads=heads)
+        for heads in (1, 2, 4, 8)
     ),
 )  # fmt: skip
 
 
+def needs_torch_pruning() -> list[str]:
+    """The labels of the rows that cannot be counted, for they are pruned and Torch-Pruning is not installed."""
+    return [] if find_spec("torch_pruning") else [row.label for row in ROWS if row.pruned]
+
+
 def compare_with_paper() -> list[CountedFigure]:
-    """Count every row; in millions of MACs."""
+    """Count every row that can be; in millions of MACs."""
     dense = {name: _count(create_model(name)) for name in {row.saving_over for row in ROWS if row.saving_over}}
-    return [_compare(row, dense) for row in ROWS]
+    left_out = needs_torch_pruning()
+    return [_compare(row, dense) for row in ROWS if row.label not in left_out]
 
 
 def _compare(row: ReportedFigure, dense: dict[str, dict[str, float]]) -> CountedFigure:
-    model = create_model(row.model, **row.options)
-    if row.change:
-        row.change(model)
+    model, fits = _build(row)
     macs = _count(model)
     saving = {key: dense[row.saving_over][key] / macs[key] for key in macs} if row.saving_over else None
     difference = None
@@ -106,6 +232,7 @@ def _compare(row: ReportedFigure, dense: dict[str, dict[str, float]]) -> Counted
         difference = min((100 * (figure / row.reported - 1) for figure in figures.values()), key=abs)
     unit = "x" if row.saving_over else "M"
     return CountedFigure(
+        where=row.where,
         label=row.label,
         reported=f"{row.reported:g}{unit}" if row.reported is not None else "in a figure",
         paper=macs["paper"],
@@ -113,9 +240,29 @@ def _compare(row: ReportedFigure, dense: dict[str, dict[str, float]]) -> Counted
         paper_saving=saving["paper"] if saving else None,
         authors_saving=saving["authors"] if saving else None,
         difference=difference,
-        fits=row.fits,
+        fits=fits,
     )
 
 
+def _build(row: ReportedFigure) -> tuple[nn.Module, str]:
+    """The network of a row, and how it comes to its MACs."""
+    model = create_model(row.model, **row.options)
+    if row.change:
+        row.change(model)
+    if row.pruned is None:
+        return model, row.fits
+    for norm in model.modules():  # scales spread alike over every layer: one threshold then prunes them alike
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.weight, generator=torch.Generator().manual_seed(norm.num_features))
+    budget = None
+    if row.pruned.rate is None and row.reported is not None:
+        budget = 1 / row.reported if row.saving_over else row.reported / _count(copy.deepcopy(model))["paper"]
+    pruning = attach_pruning(model, row.pruned.method, row.pruned.rate, budget)
+    return what_will_be_left(model), row.fits.replace("a value", f"{row.pruned.method} at {pruning.rate:.2f}")
+
+
 def _count(model: nn.Module) -> dict[str, float]:
+    """Shapes are enough, but for groups of unequal sizes."""
+    if not any(isinstance(layer, FullyLearnableGroupConv2d) for layer in model.modules()):
+        model = model.to("meta")
     return {convention: count.macs / 1e6 for convention, count in count_macs_by_convention(model).items()}

@@ -1,5 +1,6 @@
 """The command that counts MACs."""
 
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from tyro.conf import Positional
 
-from ..analysis.paper import ROWS, CountedFigure, compare_with_paper
+from ..analysis.paper import ROWS, CountedFigure, compare_with_paper, needs_torch_pruning
 from ..analysis.summary import images_to_measure
 from ..cost import MacCount, count_macs, needs_images
 from ..data.load import refuse_unused_folder
@@ -113,15 +114,23 @@ def print_paper_comparison(console: Console, rows: list[CountedFigure]) -> None:
         Column("fits", min_width=8),
     ]
     lines: list[list[str]] = []
-    for row in rows:
-        difference = "" if row.difference is None else f"{row.difference:+.2f} %"
-        macs = [f"{row.paper:.3f}M", f"{row.authors:.3f}M"]
-        if row.paper_saving and row.authors_saving:
-            lines.append([row.label, "", *macs, "", ""])
-            saving = [f"{row.paper_saving:.3f}x", f"{row.authors_saving:.3f}x"]
-            lines.append(["  saving over dense", row.reported, *saving, difference, row.fits])
-        else:
-            lines.append([row.label, row.reported, *macs, difference, row.fits])
+    for where, group in groupby(rows, lambda row: row.where):
+        lines.append([where, *[""] * 5])
+        for row in group:
+            difference = "" if row.difference is None else f"{row.difference:+.2f} %"
+            macs = [f"{row.paper:.3f}M", f"{row.authors:.3f}M"]
+            if row.paper_saving and row.authors_saving:
+                lines.append([f"  {row.label}", "", *macs, "", ""])
+                saving = [f"{row.paper_saving:.3f}x", f"{row.authors_saving:.3f}x"]
+                lines.append(["    saving over dense", row.reported, *saving, difference, row.fits])
+            else:
+                lines.append([f"  {row.label}", row.reported, *macs, difference, row.fits])
     print_table(console, "MACs, the paper's figures and ours", columns, lines, less_needed=())
     console.print("'paper' and 'authors' are the two ways to count, see dgconv.cost.macs. 'fits' says which of them")
     console.print("gives the reported figure; '(fit)': at a pruning rate and squeeze found by trying, no code exists.")
+    console.print(
+        "Pruned networks: where the papers do not tell how many channels of each layer they prune, at the rate"
+    )
+    console.print("that comes nearest to the reported figure, the same for all layers.")
+    if left_out := needs_torch_pruning():
+        console.print(f"Not counted without torch-pruning (pip install 'dgconv[pruning]'): {', '.join(left_out)}")
