@@ -14,20 +14,27 @@ from dgconv.train import Recipe
 from dgconv.train.recipe import DataTable, TrainingTable
 from dgconv.train.recipe_files import RECIPES, Reported, list_recipes, load_recipe, reported_of
 
-RATES = {"_rate33": 1 / 3, "_rate50": 1 / 2, "": 3 / 4, "_rate83": 5 / 6, "_rate88": 7 / 8}
+RATES = {"_rate0": 0.0, "_rate33": 1 / 3, "_rate50": 1 / 2, "": 3 / 4, "_rate83": 5 / 6, "_rate88": 7 / 8}
 CONDENSENET50 = [
     *(f"_dgc{rate}" for rate in RATES), "_dgcg", "_sgc", "_sgc_groups2", "_lgc", "_lgc_condensation2", "",
 ]  # fmt: skip
 HEADS = ["heads1", "heads2", "heads8", "heads16", "rate33_heads8"]
+PRUNED = ["vgg16_l1", "vgg19_ns", "resnet164_ns", "densenet40_ns"]
+RESNET18 = ["", "_dgc", "_dgcg", "_sfp", "_ns", "_fpgm", "_lccn", "_fbs", "_cgnet"]
+SMALL = ["mobilenetv1", "shufflenet", "nasneta", "nasnetb", "nasnetc", "igcv3"]
 EXPECTED = [
     *(f"{data}_condensenet50{method}" for data in ("cifar10", "cifar100") for method in CONDENSENET50),
     *(f"cifar10_condensenet50_dgc_{heads}" for heads in HEADS),
     *(f"cifar10_condensenet{method}_cutout" for method in ("50", "50_dgc_rate33", "86_dgc")),
-    *(f"{data}_condensenet86_{method}" for data in ("cifar10", "cifar100") for method in ("dgc", "dgcg")),
+    *(f"{data}_condensenet86_{method}" for data in ("cifar10", "cifar100") for method in ("dgc", "dgcg", "lgc")),
     *(f"cifar10_mobilenetv2_dgc_{number}" for number in (1, 2, 3)),
-    *(f"imagenet_resnet18{method}" for method in ("", "_dgc", "_dgcg")),
+    *(f"cifar10_mobilenetv2_{method}_groups{groups}" for method in ("sgc", "flgc") for groups in (2, 4, 8)),
+    *(f"{data}_{pruned}" for data in ("cifar10", "cifar100") for pruned in PRUNED),
+    *(f"cifar10_{pruned}" for pruned in ("resnet56_l1", "resnet110_l1", "resnet110_fpgm")),
+    *(f"imagenet_resnet18{method}" for method in RESNET18),
+    *(f"imagenet_{small}" for small in SMALL),
     *(f"imagenet_mobilenetv2{method}" for method in ("", "_dgc")),
-    *(f"imagenet_condensenet74_{method}" for method in ("dgc", "dgcg", "sgc")),
+    *(f"imagenet_condensenet74_{method}" for method in ("dgc", "dgcg", "dgcg_angle0", "sgc", "lgc", "flgc")),
     "digits",
 ]
 
@@ -65,10 +72,12 @@ def test_trains_as_the_paper_says(name):
     if name == "digits":
         assert recipe == Recipe.of(name="digits", generator_shrinkage=6.0)
         return
-    on_imagenet, is_mobile = recipe.data.name == "folder", "mobilenet" in name
+    on_imagenet = recipe.data.name == "folder"
+    is_mobile = any(network in name for network in ("mobilenetv2", *SMALL))
+    is_pruned = "prune" in recipe.model.options and not on_imagenet  # not the paper's: as network slimming has it
     epochs = {True: 150 if is_mobile else 120, False: 300 if is_mobile or "condensenet86" in name else 150}
     training = recipe.training
-    assert training.epochs == epochs[on_imagenet]
+    assert training.epochs == (160 if is_pruned else epochs[on_imagenet])
     assert training.batch_size == (256 if on_imagenet else 64)
     assert training.learning_rate == (0.05 if is_mobile else 0.1)
     assert (training.momentum, training.weight_decay, training.lasso_weight) == (0.9, 1e-4, 1e-5)
