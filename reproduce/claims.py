@@ -1,4 +1,4 @@
-"""What the paper claims about its networks on CIFAR, each a comparison of two recipes, and whether our runs agree."""
+"""What the paper claims about its networks, each a comparison of two recipes, and whether our runs agree."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,6 +42,10 @@ def _most_seeds(name: str, groups: list[Group]) -> Group | None:
     return max(finished, key=lambda group: len(group.finished), default=None)
 
 
+def _mobile(better: str, than: str) -> tuple[str, str]:
+    return f"cifar10_mobilenetv2_{better}", f"cifar10_mobilenetv2_{than}"
+
+
 CLAIMS = (
     *(
         Claim(what, f"{data}_condensenet50_{better}", f"{data}_condensenet50{than}")
@@ -65,4 +69,50 @@ CLAIMS = (
         Claim("the error rises with the pruning rate", f"cifar10_condensenet50_{low}", f"cifar10_condensenet50_{high}")
         for low, high in pairwise(["dgc_rate33", "dgc_rate50", "dgc", "dgc_rate83", "dgc_rate88"])
     ),
+    *(
+        Claim("dynamic groups against learned ones", f"{network}_dgc", f"{network}_lgc")
+        for network in ("cifar10_condensenet86", "cifar100_condensenet86")
+    ),
+    *(
+        Claim(f"dynamic groups against {pruned}", f"{data}_condensenet86_dgc", f"{data}_{network}")
+        for data in ("cifar10", "cifar100")
+        for pruned, network in (
+            ("a pruned VGG-16", "vgg16_l1"),
+            ("a pruned VGG-19", "vgg19_ns"),
+            ("a pruned ResNet-164", "resnet164_ns"),
+            ("a pruned DenseNet-40", "densenet40_ns"),
+        )
+    ),
+    *(
+        Claim(f"dynamic groups against a pruned {title}", "cifar10_condensenet86_dgc", f"cifar10_{network}")
+        for title, network in (
+            ("ResNet-56", "resnet56_l1"),
+            ("ResNet-110, by L1", "resnet110_l1"),
+            ("ResNet-110, by FPGM", "resnet110_fpgm"),
+        )
+    ),
+    Claim("less work, lower error: DGC-1 against FLGC", *_mobile("dgc_1", "flgc_groups2")),
+    Claim("fully learnable groups against standard ones", *_mobile("flgc_groups2", "sgc_groups2")),
+    Claim("dynamic groups against standard ones", *_mobile("dgc_1", "sgc_groups2")),
+    *(
+        Claim("as heads alone: DGC at rate 0 against the undivided network", f"{data}_dgc_rate0", data)
+        for data in ("cifar10_condensenet50", "cifar100_condensenet50")
+    ),
+    *(
+        Claim(f"dynamic groups against {title}", "imagenet_resnet18_dgc", f"imagenet_resnet18_{rival}")
+        for title, rival in (
+            ("SFP", "sfp"),
+            ("NS", "ns"),
+            ("FPGM", "fpgm"),
+            ("LCCN", "lccn"),
+            ("FBS", "fbs"),
+            ("CGNet", "cgnet"),
+        )
+    ),
+    *(
+        Claim(f"dynamic groups against {title}", "imagenet_condensenet74_dgc", f"imagenet_condensenet74_{rival}")
+        for title, rival in (("standard ones", "sgc"), ("learned ones", "lgc"))
+    ),
+    Claim("one global threshold against one a head", "imagenet_condensenet74_dgcg", "imagenet_condensenet74_dgc"),
+    Claim("the angle loss with one threshold", "imagenet_condensenet74_dgcg", "imagenet_condensenet74_dgcg_angle0"),
 )

@@ -70,18 +70,23 @@ def plan(groups: list[Group], patterns: Sequence[str], folder: Path) -> list[Mis
 def with_data(runs: list[MissingRun], data_dir: Path) -> list[MissingRun]:
     """Each data set has a folder of its name in ``data_dir``."""
     data_dir = data_dir.expanduser()
-    names = {run.recipe.data.name for run in runs if find_data(run.recipe.data.name).needs}
+    names = {_data_folder(run.recipe) for run in runs if find_data(run.recipe.data.name).needs}
     if lacking := sorted(name for name in names if not (data_dir / name).is_dir()):
         raise UserError(
             f"{data_dir} must hold a folder for each data set, and has none called {' or '.join(lacking)}. "
             "Name another `data_dir`, or only recipes of the others, such as 'cifar10_*'"
         )
     return [
-        replace(run, recipe=run.recipe.changed(data_dir=str(data_dir / run.recipe.data.name)))
-        if run.recipe.data.name in names
+        replace(run, recipe=run.recipe.changed(data_dir=str(data_dir / _data_folder(run.recipe))))
+        if _data_folder(run.recipe) in names
         else run
         for run in runs
     ]
+
+
+def _data_folder(recipe: Recipe) -> str:
+    """What the folder of its data set is called; recipes for ImageNet take folders of images."""
+    return "imagenet" if recipe.data.name == "folder" else recipe.data.name
 
 
 def _folder_name(recipe: Recipe) -> str:

@@ -37,7 +37,7 @@ def train(
 
     Args:
         recipes: Only these, as shell patterns, such as 'cifar10_*'.
-        data_dir: Folder that holds the data sets, as cifar10/ and cifar100/.
+        data_dir: Folder that holds the data sets, as cifar10/, cifar100/ and imagenet/.
         out: Folder of the run folders.
         side_by_side: Networks to train at a time; when one is done, the next begins. Default: 6 on a GPU, 1 on a CPU.
         stop_after: Minutes after which to save and stop, with exit status 0; for a machine lent for a while.
@@ -58,7 +58,7 @@ def train(
     to_train = [run for run in runs if not run.is_done]
     if to_train and not dry_run:
         if data_dir is None:
-            raise UserError("name the folder that holds cifar10/ and cifar100/ with `data_dir`")
+            raise UserError("name the folder that holds cifar10/, cifar100/ and imagenet/ with `data_dir`")
         jobs = [(run.recipe.changed(compile=compile), run.folder) for run in with_data(to_train, data_dir)]
         with TrainingDisplay(make_console(stderr=json), [recipe.training.epochs for recipe, _ in jobs]) as display:
             try:

@@ -56,7 +56,12 @@ def _condensenet50(data: str) -> tuple[Wanted, ...]:
         Wanted(f"{name}_lgc_condensation2", NOT_NEEDED),
         Wanted(f"{name}_dgc_rate50"),
         Wanted(f"{name}_dgc_rate33", SEEDS),
+        Wanted(f"{name}_dgc_rate0"),
     )
+
+
+def _recipes(*names: str) -> tuple[Wanted, ...]:
+    return tuple(map(Wanted, names))
 
 
 TABLES = (
@@ -70,7 +75,9 @@ TABLES = (
         "CondenseNet-86",
         "Pruning rate 3/4, 300 epochs.",
         tuple(
-            Wanted(f"{data}_condensenet86_{method}") for data in ("cifar10", "cifar100") for method in ("dgc", "dgcg")
+            Wanted(f"{data}_condensenet86_{method}")
+            for data in ("cifar10", "cifar100")
+            for method in ("lgc", "dgc", "dgcg")
         ),
     ),
     WantedTable(
@@ -91,7 +98,43 @@ TABLES = (
             Wanted("cifar10_condensenet50_dgc_rate33_heads8", SEEDS),
         ),
     ),
-    WantedTable("MobileNetV2 on CIFAR-10", "DGC-1, pruning rate 0.65.", (Wanted("cifar10_mobilenetv2_dgc_1"),)),
+    WantedTable(
+        "MobileNetV2 on CIFAR-10",
+        "With standard (SGC) and fully learnable (FLGC) group convolution, and DGC-1, -2 and -3 at pruning rate 0.65.",
+        _recipes(
+            *(f"cifar10_mobilenetv2_{method}_groups{groups}" for method in ("sgc", "flgc") for groups in (2, 4, 8)),
+            *(f"cifar10_mobilenetv2_dgc_{number}" for number in (1, 2, 3)),
+        ),
+    ),
+    WantedTable(
+        "Pruned networks on CIFAR",
+        "Those of the appendix, trained by one recipe of 160 epochs.",
+        _recipes(
+            *(
+                f"{data}_{network}"
+                for network in ("vgg16_l1", "vgg19_ns", "resnet164_ns", "densenet40_ns")
+                for data in ("cifar10", "cifar100")
+            ),
+            *(f"cifar10_{network}" for network in ("resnet56_l1", "resnet110_l1", "resnet110_fpgm")),
+        ),
+    ),
+    WantedTable(
+        "ResNet-18 on ImageNet",
+        "Dense, pruned, with dynamic methods, and with DGC at pruning rate 0.55.",
+        _recipes(
+            "imagenet_resnet18",
+            *(f"imagenet_resnet18_{method}" for method in ("sfp", "ns", "fpgm", "lccn", "fbs", "cgnet", "dgc", "dgcg")),
+        ),
+    ),
+    WantedTable(
+        "Efficient networks on ImageNet",
+        "CondenseNet-74 is trained for 120 epochs, the others for 150.",
+        _recipes(
+            *(f"imagenet_{name}" for name in ("mobilenetv1", "shufflenet", "nasneta", "nasnetb", "nasnetc", "igcv3")),
+            *(f"imagenet_mobilenetv2{method}" for method in ("", "_dgc")),
+            *(f"imagenet_condensenet74_{method}" for method in ("lgc", "sgc", "flgc", "dgc", "dgcg", "dgcg_angle0")),
+        ),
+    ),
     WantedTable(
         "How many heads",
         "CondenseNet-50-DGC on CIFAR-10 at pruning rate 3/4 with 1, 2, 4, 8 and 16 heads. The paper has up to 8, and "
