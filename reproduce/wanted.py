@@ -54,7 +54,7 @@ def _condensenet50(data: str) -> tuple[Wanted, ...]:
         Wanted(f"{name}_dgcg"),
         Wanted(f"{name}_sgc_groups2", NOT_NEEDED),
         Wanted(f"{name}_lgc_condensation2", NOT_NEEDED),
-        Wanted(f"{name}_dgc_rate50"),
+        *(Wanted(f"{name}_dgc_{rate}") for rate in ("rate88", "rate83", "rate50")),
         Wanted(f"{name}_dgc_rate33", SEEDS),
         Wanted(f"{name}_dgc_rate0"),
     )

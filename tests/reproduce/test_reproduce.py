@@ -179,10 +179,10 @@ def test_what_was_begun_comes_first(checkout, tiny, tmp_path):
 
 
 def test_wrong_use(checkout, reproduce, tmp_path):
-    assert "name the folder that holds cifar10/ and cifar100/ with --data-dir" in reproduce(code=2)
+    assert "name the folder that holds cifar10/, cifar100/ and imagenet/ with --data-dir" in reproduce(code=2)
     (tmp_path / "cifar10").mkdir()
     told = reproduce("--data-dir", str(tmp_path), code=2)
-    assert f"{tmp_path} must hold a folder for each data set, and has none called cifar100" in told
+    assert f"{tmp_path} must hold a folder for each data set, and has none called cifar100 or imagenet" in told
     assert "no missing run matches nothing*" in reproduce("nothing*", code=2)
     assert "--stop-after takes a number of minutes above 0" in reproduce("--stop-after", "0", code=2)
     assert "is no checkout of dgconv" in reproduce("--root", str(tmp_path), code=2)
@@ -191,10 +191,11 @@ def test_wrong_use(checkout, reproduce, tmp_path):
 def test_the_data_folder_may_be_in_ones_home(checkout, monkeypatch, tmp_path):
     """No shell puts it in the place of the ~ in --data-dir=~/data."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name in ("cifar10", "cifar100"):
-        (tmp_path / "data" / name).mkdir(parents=True)
+    folders = [tmp_path / "data" / name for name in ("cifar10", "cifar100", "imagenet")]
+    for folder in folders:
+        folder.mkdir(parents=True)
     runs = with_data(plan(checkout.groups, (), tmp_path), Path("~/data"))
-    assert {run.recipe.data.dir for run in runs} == {f"{tmp_path}/data/cifar10", f"{tmp_path}/data/cifar100"}
+    assert {run.recipe.data.dir for run in runs} == {*map(str, folders)}
 
 
 def test_a_folder_with_a_run_of_another_recipe_is_not_taken_for_done(checkout, tiny, write_run, reproduce):

@@ -246,7 +246,9 @@ def _compare(row: ReportedFigure, dense: dict[str, dict[str, float]]) -> Counted
 
 def _build(row: ReportedFigure) -> tuple[nn.Module, str]:
     """The network of a row, and how it comes to its MACs."""
-    model = create_model(row.model, **row.options)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)  # how large the groups of FLGC are is drawn
+        model = create_model(row.model, **row.options)
     if row.change:
         row.change(model)
     if row.pruned is None:

@@ -24,6 +24,9 @@ from ..train.classes import load_data_of_run
 from ._output import console, millions, show
 
 
+SAID_HERE = ("pruning_rate", "heads", "groups", "num_classes", "widths")  # by a flag, or not at all
+
+
 def macs(
     model: Positional[str] = "",
     paper: bool = False,
@@ -99,7 +102,8 @@ def print_macs(console: Console, name: str, count: MacCount) -> None:
     if any(layer.kept_share is not None for layer in count.layers) and not count.measured:
         console.print("Kept shares are those that the options of the layers say.")
     for row in ROWS:
-        if row.model == name and (others := {k: v for k, v in row.options.items() if k != "pruning_rate"}):
+        others = {option: value for option, value in row.options.items() if option not in SAID_HERE}
+        if row.model == name and row.reported and others:
             told = ", ".join(f"{option}={value}" for option, value in others.items())
             console.print(f"'dgconv macs --paper' counts {row.label!r} with {told}, which gives another sum.")
     if count.uncounted:
