@@ -23,7 +23,6 @@ from ..train import Recipe
 from ..train.classes import load_data_of_run
 from ._output import console, millions, show
 
-
 SAID_HERE = ("pruning_rate", "heads", "groups", "num_classes", "widths")  # by a flag, or not at all
 
 
