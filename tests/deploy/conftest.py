@@ -8,7 +8,7 @@ from dgconv.deploy.run.budget import Budget
 from dgconv.ops import native
 
 
-@pytest.fixture(params=native.ISAS)
+@pytest.fixture(params=native.FLOAT_ISAS)
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """Runs a test with each instruction set of this CPU."""
     before = native.isa()

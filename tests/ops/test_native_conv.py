@@ -29,7 +29,7 @@ APPLY = {"identity": lambda x: x, "relu": F.relu, "relu6": F.relu6}
 needs_library = pytest.mark.skipif(not native.available(), reason="the native kernels were not built")
 
 
-@pytest.fixture(params=native.ISAS)
+@pytest.fixture(params=native.FLOAT_ISAS)
 def isa(request):
     if not native.available():
         pytest.skip("the native kernels were not built")

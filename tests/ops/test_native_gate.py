@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not native.available(), reason="the native kerne
 NAN, INF = float("nan"), float("inf")
 
 
-@pytest.fixture(autouse=True, params=native.ISAS)
+@pytest.fixture(autouse=True, params=native.FLOAT_ISAS)
 def _isa(request):
     before = native.isa()
     if not native.library().dgconv_select_isa(request.param.encode()):

@@ -3,12 +3,13 @@
 :mod:`~dgconv.deploy.prepare` writes it from a model, :mod:`~dgconv.deploy.run.torch_steps` runs it with torch and so
 defines what each step means, and :mod:`~dgconv.deploy.run.program` runs it in native code.
 
-All tensors are float32. A value is planes, [B, C, height, width], or after ``GlobalPool`` or ``Linear`` rows,
-[B, features].
+A value is planes, [B, C, height, width], or after ``GlobalPool`` or ``Linear`` rows, [B, features], of float32. In a
+network of low precision most are planes of unsigned bytes: the steps for those come last, and
+:mod:`~dgconv.deploy.run.integer_steps` defines them, to the bit.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -149,7 +150,110 @@ class Torch:
     may_change_inputs: bool = False  # code that nobody looked into
 
 
-Step = Conv | Pool | GlobalPool | Linear | Elementwise | Concat | Torch
+@dataclass
+class Bytes:
+    """How a byte stands for a number: ``scale * (byte - zero)``."""
+
+    scale: float
+    zero: int
+
+
+@dataclass
+class Quantize:
+    """From floats to bytes."""
+
+    input: str
+    output: str
+    bytes: Bytes
+    label: str = ""
+
+
+@dataclass
+class Dequantize:
+    """From bytes to floats."""
+
+    input: str
+    output: str
+    bytes: Bytes
+    label: str = ""
+
+
+@dataclass
+class ByteConv:
+    """A :class:`Conv` of bytes to bytes: ``sum * multiplier + bias + residual * residual_scale``, rounded.
+
+    The sum is that of weights and ``byte - given.zero``; ``residual`` are bytes as they are. Numbers of the channels
+    are in steps of ``result.scale``, and so is what the activation sees. ``integer_steps`` says what becomes of the
+    scores of a gate.
+    """
+
+    input: str
+    output: str
+    weight: Tensor  # int8, [C', C / groups, k, k]
+    multiplier: Tensor  # [C']
+    bias: Tensor  # [C']
+    given: Bytes
+    result: Bytes
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    extra_padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    gate: GateSpec | None = None
+    picks: list[list[int]] | None = None
+    residual: str | None = None
+    residual_scale: float = 0.0
+    activation: Activation = "identity"
+    interleaved: bool = False
+    label: str = ""
+
+
+@dataclass
+class BytePool:
+    """Max pooling of bytes; or average, rounded, in which the padding is ``zero``."""
+
+    input: str
+    output: str
+    kind: Literal["max", "average"]
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+    zero: int = 0
+    label: str = ""
+
+
+@dataclass
+class ByteMean:
+    """A :class:`GlobalPool` of bytes, whose rows are floats."""
+
+    input: str
+    output: str
+    bytes: Bytes
+    label: str = ""
+
+
+@dataclass
+class Rescale:
+    """``byte * scale + shift + other * other_scale`` by channel, rounded to ``result``: a norm, an addition, or both.
+
+    With an ``order`` the bytes are ``bytes[:, order]``.
+    """
+
+    input: str
+    output: str
+    scale: Tensor  # [C]
+    shift: Tensor  # [C]
+    result: Bytes
+    other: str | None = None
+    other_scale: float = 0.0
+    activation: Activation = "identity"
+    order: list[int] | None = None
+    label: str = ""
+
+
+ByteStep = Quantize | Dequantize | ByteConv | BytePool | ByteMean | Rescale
+BYTE_STEPS = (Quantize, Dequantize, ByteConv, BytePool, ByteMean, Rescale)
+Step = Conv | Pool | GlobalPool | Linear | Elementwise | Concat | Torch | ByteStep
 
 
 def values_read(step: Step) -> list[str]:
@@ -158,6 +262,14 @@ def values_read(step: Step) -> list[str]:
         return list(step.inputs)
     others = (getattr(step, "residual", None), getattr(step, "other", None))
     return [step.input, *(name for name in others if name is not None)]
+
+
+def reading(step: Step, names: dict[str, str]) -> Step:
+    """The same step, reading values of other names."""
+    if isinstance(step, Concat | Torch):
+        return replace(step, inputs=[names[name] for name in step.inputs])
+    fields = {field: getattr(step, field, None) for field in ("input", "residual", "other")}
+    return replace(step, **{field: names[name] for field, name in fields.items() if name is not None})
 
 
 def tensors_of(record: Any) -> Iterator[Tensor]:
@@ -177,3 +289,14 @@ class Graph:
     input: str
     output: str
     steps: list[Step] = field(default_factory=list)
+
+
+def byte_values(graph: Graph) -> set[str]:
+    """The values that are bytes. A concatenation is what its first part is."""
+    found: set[str] = set()
+    for step in graph.steps:
+        if isinstance(step, Quantize | ByteConv | BytePool | Rescale) or (
+            isinstance(step, Concat) and step.inputs and step.inputs[0] in found
+        ):
+            found.add(step.output)
+    return found

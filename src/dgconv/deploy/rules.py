@@ -11,10 +11,31 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .graph import BoostSpec, Concat, Conv, Elementwise, GateSpec, GlobalPool, Linear, Norm, Pool, Step
+from .graph import (
+    BoostSpec,
+    ByteConv,
+    ByteMean,
+    BytePool,
+    Bytes,
+    Concat,
+    Conv,
+    Dequantize,
+    Elementwise,
+    GateSpec,
+    GlobalPool,
+    Linear,
+    Norm,
+    Pool,
+    Quantize,
+    Rescale,
+    Step,
+)
 
 MOST_CHANNELS = 1 << 20  # of a value, and of anything else that is counted
 MOST_WEIGHTS = 1 << 27  # numbers in one tensor
+MOST_BYTE_CHANNELS = 1 << 14  # of a value of bytes
+MOST_TERMS = 1 << 16  # of a sum of bytes: 32 bits hold it
+SCALES = (1e-30, 1e30)  # of bytes
 MOST_REACH = 1 << 16  # pixels from one end of a window to the other
 
 
@@ -25,17 +46,23 @@ class Range(NamedTuple):
     most: int
 
 
+WINDOW = {
+    "stride": Range(1, 1 << 10),
+    "padding": Range(0, 1 << 12),
+    "extra_padding": Range(0, 1 << 12),
+    "dilation": Range(1, 1 << 12),
+    "groups": Range(1, MOST_CHANNELS),
+}
+POOLING = {"kernel": Range(1, 1 << 12), "stride": Range(1, 1 << 12), "padding": Range(0, 1 << 12)}
+BYTE = Range(0, 255)
 RANGES: dict[type, dict[str, Range]] = {  # by record and field; of a pair, each number
-    Conv: {
-        "stride": Range(1, 1 << 10),
-        "padding": Range(0, 1 << 12),
-        "extra_padding": Range(0, 1 << 12),
-        "dilation": Range(1, 1 << 12),
-        "groups": Range(1, MOST_CHANNELS),
-    },
+    Conv: WINDOW,
+    ByteConv: WINDOW,
+    Bytes: {"zero": BYTE},
+    BytePool: POOLING | {"zero": BYTE},
     GateSpec: {"keep": Range(1, MOST_CHANNELS)},
     BoostSpec: {"keep": Range(1, MOST_CHANNELS)},
-    Pool: {"kernel": Range(1, 1 << 12), "stride": Range(1, 1 << 12), "padding": Range(0, 1 << 12)},
+    Pool: POOLING,
 }
 TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: any part of one of these
     Conv: (
@@ -45,6 +72,7 @@ TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: an
         {"boost", "before", "residual"},
         {"groups", "expansion"},
     ),
+    ByteConv: ({"groups", "interleaved", "residual"}, {"gate", "residual"}, {"picks", "residual"}),
 }
 LARGEST_THRESHOLD = 1e30  # float32 ends soon after
 
@@ -65,7 +93,8 @@ def _problems(record: Any) -> Iterator[str]:
     for field in fields(record):
         part = getattr(record, field.name)
         if isinstance(part, Tensor):
-            yield from _tensor(field.name, part)
+            dtype = torch.int8 if (kind, field.name) == (ByteConv, "weight") else torch.float32
+            yield from _tensor(field.name, part, dtype)
         elif is_dataclass(part) and type(part) in CHECKS:
             yield from (f"{field.name}: {words}" for words in _problems(part))
     yield from CHECKS[kind](record)
@@ -88,9 +117,9 @@ def _features(step: Any) -> set[str]:
     }
 
 
-def _tensor(name: str, tensor: Tensor) -> Iterator[str]:
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tensor.layout != torch.strided:
-        yield f"`{name}` must be a float32 tensor on the CPU, got {tensor.dtype} on {tensor.device}"
+def _tensor(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[str]:
+    if tensor.dtype != dtype or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        yield f"`{name}` must be a {dtype} tensor on the CPU, got {tensor.dtype} on {tensor.device}"
     if not 0 < tensor.numel() <= MOST_WEIGHTS:
         yield f"`{name}` must have up to {MOST_WEIGHTS:,} numbers, got the shape {list(tensor.shape)}"
 
@@ -131,7 +160,7 @@ def _boost(boost: BoostSpec) -> Iterator[str]:
         yield f"`keep` must be up to its {outputs} outputs, got {boost.keep}"
 
 
-def _conv(step: Conv) -> Iterator[str]:
+def _conv(step: Conv | ByteConv) -> Iterator[str]:
     if step.weight.dim() != 4:
         yield f"`weight` must have four dimensions, got the shape {list(step.weight.shape)}"
         return
@@ -142,21 +171,68 @@ def _conv(step: Conv) -> Iterator[str]:
     if any(spread * (size - 1) >= MOST_REACH for spread, size in zip(step.dilation, kernel, strict=True)):
         yield f"its windows reach over more than {MOST_REACH} pixels"
     yield from _shape("bias", step.bias, outputs)
-    if step.before is not None:
-        yield from _shape("before.scale", step.before.scale, inputs)
     cuts = step.groups
     if step.gate is not None:
         cuts = len(step.gate.weight1)
         yield from _shape("gate.weight1", step.gate.weight1, cuts, step.gate.weight1.shape[1], inputs)
-    if step.boost is not None:
-        yield from _shape("boost.weight", step.boost.weight, outputs, inputs)
     if step.picks is not None:
         cuts = len(step.picks)
         yield from _picks(step.picks, inputs)
     if cuts < 1 or outputs % cuts:
         yield f"its {outputs} outputs cannot be shared by {cuts} groups"
+
+
+def _float_conv(step: Conv) -> Iterator[str]:
+    if step.weight.dim() != 4:
+        yield from _conv(step)
+        return
+    yield from _conv(step)
+    outputs, inputs = len(step.weight), step.weight.shape[1] * step.groups
+    if step.before is not None:
+        yield from _shape("before.scale", step.before.scale, inputs)
+    if step.boost is not None:
+        yield from _shape("boost.weight", step.boost.weight, outputs, inputs)
     if step.expansion is not None:
         yield from _expansion(step.expansion, step)
+
+
+def _byte_conv(step: ByteConv) -> Iterator[str]:
+    yield from _conv(step)
+    if step.weight.dim() != 4:
+        return
+    outputs, terms = len(step.weight), step.weight[0].numel()
+    yield from _shape("multiplier", step.multiplier, outputs)
+    yield from _few_channels(max(outputs, step.weight.shape[1] * step.groups))
+    if terms > MOST_TERMS:
+        yield f"its sums have {terms} terms; there may be {MOST_TERMS}"
+    if step.weight.min() < -127:
+        yield "`weight` must be from -127 to 127"
+    yield from _number("residual_scale", step.residual_scale)
+
+
+def _bytes(bytes: Bytes) -> Iterator[str]:
+    if not SCALES[0] <= bytes.scale <= SCALES[1]:  # nor NaN
+        yield f"`scale` must be from {SCALES[0]} to {SCALES[1]}, got {bytes.scale}"
+
+
+def _rescale(step: Rescale) -> Iterator[str]:
+    yield from _shape("scale", step.scale, step.scale.numel())
+    yield from _shape("shift", step.shift, step.scale.numel())
+    yield from _few_channels(step.scale.numel())
+    yield from _number("other_scale", step.other_scale)
+    yield from _order(step.order)
+    if step.order is not None:
+        yield from _shape("scale", step.scale, len(step.order))
+
+
+def _few_channels(channels: int) -> Iterator[str]:
+    if channels > MOST_BYTE_CHANNELS:
+        yield f"it has {channels} channels of bytes; there may be {MOST_BYTE_CHANNELS}"
+
+
+def _number(name: str, number: float) -> Iterator[str]:
+    if not abs(number) <= SCALES[1]:  # nor NaN
+        yield f"`{name}` must be a number up to {SCALES[1]:g}, got {number}"
 
 
 def _picks(picks: list[list[int]], inputs: int) -> Iterator[str]:
@@ -177,7 +253,7 @@ def _expansion(first: Conv, then: Conv) -> Iterator[str]:
         yield f"its expansion reads {first.input!r}, not {then.input!r}"
 
 
-def _pool(step: Pool) -> Iterator[str]:
+def _pool(step: Pool | BytePool) -> Iterator[str]:
     if any(2 * pad > size for pad, size in zip(step.padding, step.kernel, strict=True)):
         yield f"`padding` must be at most half of `kernel`, got {step.padding} and {step.kernel}"
 
@@ -190,13 +266,15 @@ def _linear(step: Linear) -> Iterator[str]:
 
 
 def _elementwise(step: Elementwise) -> Iterator[str]:
-    if step.order is None:
-        return
-    channels = len(step.order)
-    if not all(type(channel) is int and 0 <= channel < channels for channel in step.order) or not channels:
+    yield from _order(step.order)
+    if step.order is not None and step.norm is not None:
+        yield from _shape("norm.scale", step.norm.scale, len(step.order))
+
+
+def _order(order: list[int] | None) -> Iterator[str]:
+    channels = 1 if order is None else len(order)
+    if not channels or not all(type(channel) is int and 0 <= channel < channels for channel in order or ()):
         yield f"`order` must name some of its {channels} channels"
-    if step.norm is not None:
-        yield from _shape("norm.scale", step.norm.scale, channels)
 
 
 def _nothing(step: Any) -> Iterator[str]:
@@ -207,10 +285,17 @@ CHECKS: dict[type, Callable[[Any], Iterator[str]]] = {  # what holds beside rang
     Norm: _norm,
     GateSpec: _gate,
     BoostSpec: _boost,
-    Conv: _conv,
+    Conv: _float_conv,
     Pool: _pool,
     GlobalPool: _nothing,
     Linear: _linear,
     Elementwise: _elementwise,
     Concat: _nothing,
+    Bytes: _bytes,
+    Quantize: _nothing,
+    Dequantize: _nothing,
+    ByteConv: _byte_conv,
+    BytePool: _pool,
+    ByteMean: _nothing,
+    Rescale: _rescale,
 }

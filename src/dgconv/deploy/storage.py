@@ -46,6 +46,8 @@ TYPES = {
         graph.Elementwise,
         graph.Concat,
         graph.Torch,
+        graph.Bytes,
+        *graph.BYTE_STEPS,
         calls.TorchCall,
         calls.Slot,
         calls.Together,

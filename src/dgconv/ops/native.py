@@ -17,7 +17,8 @@ import torch  # noqa: F401  first: the library then shares torch's OpenMP thread
 from ..errors import UserError
 from . import structs
 
-ISAS = ("avx512", "avx2", "portable")
+ISAS = ("avx512_vbmi2", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable")  # best first, as in csrc/api.cpp
+FLOAT_ISAS = ("avx512", "avx2", "portable")  # those that differ in their kernels for floats
 ISA_VARIABLE = "DGCONV_ISA"
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def why_not() -> str | None:
 
 
 def isa() -> str:
-    """The instruction set in use: "avx512", "avx2" or "portable"; "none" without the native kernels."""
+    """The instruction set in use, one of ``ISAS``; "none" without the native kernels."""
     return library().dgconv_isa().decode() if available() else "none"
 
 

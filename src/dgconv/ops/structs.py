@@ -66,7 +66,34 @@ class View(Structure):
     ]
 
 
+class ByteView(Structure):
+    _fields_: ClassVar = [
+        *_fields("offset image_stride pixel_stride", c_int64),
+        *_fields("place channels height width", c_int32),
+    ]
+
+
+class ToByte(Structure):
+    _fields_: ClassVar = [*_fields("low high", c_float), ("zero", c_int32)]
+
+
+class ByteConv(Structure):
+    _fields_: ClassVar = [
+        *_fields("in_channels out_channels", c_int32),
+        *_fields("kernel_h kernel_w stride_h stride_w pad_top pad_left dilation_h dilation_w", c_int32),
+        *_fields("groups chooses most_chosen is_depthwise", c_int32),
+        *_fields("weight start multiplier bias", c_void_p),
+        ("residual_scale", c_float),
+        ("input_zero", c_int32),
+        ("result", ToByte),
+        ("input_scale", c_float),
+        *_fields("positions choices", c_void_p),
+    ]
+
+
 CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, ELEMENTWISE, EXPAND, WINNERS_CONV = range(8)  # kinds of steps
+QUANTIZE, DEQUANTIZE, BYTE_CONV, BYTE_POOL, BYTE_MEAN, RESCALE = range(8, 14)  # ... with bytes
+BLOCKS, FIXED, GATED = range(3)  # what the groups of a ByteConv read
 
 
 class Step(Structure):
@@ -82,6 +109,9 @@ class Step(Structure):
         *_fields("output_sums input_sums", c_int64),
         *_fields("input_parts regions_end", c_int32),
         *_fields("gate_memory input_winners", c_int64),
+        *_fields("byte_input byte_output byte_other", ByteView),
+        ("bytes", ByteConv),
+        *_fields("choices chosen", c_int64),
     ]
 
 
@@ -95,11 +125,13 @@ class Program(Structure):
         *_fields("step_count batch", c_int32),
         ("regions", POINTER(Region)),
         ("region_count", c_int32),
-        *_fields("scratch scratch_floats", c_int64),
+        *_fields("scratch scratch_floats chosen_bytes", c_int64),
     ]
 
 
-SHARED: tuple[type[Structure], ...] = (Planes, Conv, Selection, Region, Norm, Window, Gate, View, Step, Program)
+SHARED: tuple[type[Structure], ...] = (
+    *(Planes, Conv, Selection, Region, Norm, Window, Gate, View, ByteView, ToByte, ByteConv, Step, Program),
+)
 
 
 class _Entry(Structure):
@@ -129,7 +161,13 @@ def declare(library: CDLL) -> None:
         ("dgconv_scratch_floats", c_int64, (POINTER(Step),)),
         ("dgconv_check_program", c_int64, (POINTER(Program), c_int64, c_int64)),
         ("dgconv_refusal", c_char_p, (c_int32,)),
-        ("dgconv_run", c_double, (POINTER(Program), c_void_p, c_void_p, c_void_p, c_int32, c_void_p)),
+        ("dgconv_run", c_double, (POINTER(Program), *[c_void_p] * 4, c_int32, c_void_p)),
+        ("dgconv_byte_packed_bytes", c_int64, (POINTER(ByteConv),)),
+        ("dgconv_pack_bytes", None, (POINTER(ByteConv), c_void_p, c_void_p)),
+        ("dgconv_choices_bytes", c_int64, (POINTER(ByteConv),)),
+        ("dgconv_chosen_bytes", c_int64, (POINTER(ByteConv),)),
+        ("dgconv_choice_floats", c_int64, (POINTER(ByteConv),)),
+        ("dgconv_choose_bytes", None, (POINTER(ByteConv), c_int32, c_void_p, c_int32, c_void_p)),
         ("dgconv_gate_scratch_floats", c_int64, (POINTER(Gate),)),
         ("dgconv_generate", None, (POINTER(Gate), c_int32, *[c_void_p] * 3)),
         ("dgconv_select", None, (POINTER(Gate), c_int32, *[c_void_p] * 5)),

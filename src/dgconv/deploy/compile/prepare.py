@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +16,24 @@ from ..calls import Slot, TorchCall, called
 from ..graph import Conv, Graph, Torch
 from ..run.prepared import PreparedModel
 from .fuse import fuse
+from .low_precision import Evaluate, Progress, to_int8
 from .trace import Untranslatable, Whole, trace
 from .translate import Translation, translate
 
+PRECISIONS = ("float32", "int8")
 
-def prepare(model: nn.Module) -> PreparedModel:
+
+def prepare(
+    model: nn.Module,
+    *,
+    precision: Literal["float32", "int8"] = "float32",
+    calibration: Tensor | Iterable[Any] | None = None,
+    evaluate: Evaluate | None = None,
+    max_drop: float | None = None,
+    seconds: float = 600.0,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> PreparedModel:
     """The same function, ready for fast inference on the CPU.
 
     Batch norms are folded into convolutions, or moved in front of them; additions and activations happen while a
@@ -28,13 +42,32 @@ def prepare(model: nn.Module) -> PreparedModel:
 
     The model itself is not changed, and later changes of it do not reach the prepared one.
 
+    In int8 weights and values between layers are bytes, and what a dynamic convolution leaves out is left out as well;
+    generators, gates and the classifier stay in float32. Where that is no faster here, the result is in float32.
+
     Args:
         model: in eval mode, float32, on the CPU; called with one tensor, [batch, channels, height, width].
+        precision: of the result.
+        calibration: for int8, images like those that it will see, normalized, without labels: a tensor
+            [N, C, height, width], or batches of them (as a loader gives them; labels are passed over). About a hundred.
+        evaluate: a function that is given the prepared network and returns its error in percent; with ``max_drop``.
+        max_drop: by how many points the error may rise in int8. The layers that hurt most are put back to float32.
+        seconds: that this may take.
+        force: int8 also where it is slower.
+        progress: is called with what is being done, how many times it was, and how many it will be.
     """
     check(model)
+    if precision not in PRECISIONS:
+        raise UserError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if precision == "float32" and (calibration is not None or evaluate is not None or max_drop is not None):
+        raise UserError("`calibration`, `evaluate` and `max_drop` are for int8; give `precision='int8'` with them")
     # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
     with torch.no_grad():
-        return _prepare(_copied(unwrapped(model)))[0]
+        prepared = _prepare(_copied(unwrapped(model)))[0]
+        if precision == "float32":
+            return prepared
+        limits = {"evaluate": evaluate, "max_drop": max_drop, "seconds": seconds, "force": force}
+        return to_int8(prepared, calibration, progress=progress or (lambda *_: None), **limits)  # type: ignore[arg-type]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..graph import Concat, Graph, values_read
+from ..graph import Concat, Graph, byte_values, values_read
 from .memory import aligned
 from .shapes import Shape, as_planes
+
+BYTE_SLACK = 64  # bytes that kernels may read behind the last
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,16 @@ def _lie_side_by_side(parts: list[str], homes: dict[str, Home], shapes: dict[str
 
 def value_buffers(graph: Graph, homes: dict[str, Home], shapes: dict[str, Shape], batch: int) -> dict[str, Buffer]:
     """The buffers behind the homes, each alive from its first to its last mention."""
+    are_bytes = byte_values(graph)
     buffers: dict[str, Buffer] = {}
     mentions = [(-1, graph.input)]
     mentions += [(index, name) for index, step in enumerate(graph.steps) for name in [step.output, *values_read(step)]]
     for index, value in mentions:
         name = homes[value].buffer
         channels, height, width = as_planes(shapes[name])
-        buffer = buffers.setdefault(name, Buffer(batch * channels * height * width, index, index))
+        size = batch * channels * height * width
+        floats = -(-(size + BYTE_SLACK) // 4) if name in are_bytes else size
+        buffer = buffers.setdefault(name, Buffer(floats, index, index))
         buffer.last = index
     return buffers
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from ...errors import UserError
 from ...ops import structs
 from ...ops.native import library
-from ..graph import Concat, Conv, Graph, Step, values_read
+from ..graph import ByteConv, Concat, Conv, Graph, Step, byte_values, values_read
 from .arena import Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
 from .budget import BUDGET
+from .byte_packing import VECTOR
 from .company import Company
 from .memory import aligned
 from .packing import PackedStep, sound_size
@@ -38,6 +39,7 @@ class Layout:
         self._graph, self._packed, self._batch = graph, packed, batch
         self._shapes = value_shapes(graph, input_shape)
         self._homes = find_homes(graph, self._shapes)
+        self._are_bytes = byte_values(graph)
         self.output_shape = self._shapes[graph.output]
         self._convs = {step.output: (index, step) for index, step in enumerate(graph.steps) if isinstance(step, Conv)}
 
@@ -46,11 +48,13 @@ class Layout:
         self._values[self._homes[graph.output].buffer].last = len(graph.steps)
         self._sums = self._plan_sums()
         self._gates = self._plan_gates()
+        self._choices = self._plan_choices()
         in_arena = [buffer for name, buffer in self._values.items() if self._place(name) == structs.ARENA]
-        in_arena += [sums.buffer for sums in self._sums.values()] + list(self._gates.values())
+        in_arena += [sums.buffer for sums in self._sums.values()] + [*self._gates.values(), *self._choices.values()]
         self._arena_floats = assign_offsets(in_arena)
 
         self._fixed: list[Tensor] = []
+        self._chosen_bytes = 0
         self._refuse_large_values()
         regions = [region for step in packed for region in step.regions]
         self._regions = (structs.Region * len(regions))(*regions)
@@ -62,7 +66,14 @@ class Layout:
         ]
         self._scratch_floats = aligned(max(scratch, default=0))
         self._program = structs.Program(
-            self.steps, len(steps), batch, self._regions, len(self._regions), self._arena_floats, self._scratch_floats
+            self.steps,
+            len(steps),
+            batch,
+            self._regions,
+            len(self._regions),
+            self._arena_floats,
+            self._scratch_floats,
+            self._chosen_bytes,
         )
         self._company = Company()
         self._run, self._program_address = library().dgconv_run, byref(self._program)
@@ -74,8 +85,11 @@ class Layout:
         """How many batches like this one to run together."""
         return max(1, min(CACHE_FLOATS // max(1, self._arena_floats), MOST_FLOATS // max(1, self._largest)))
 
-    def run(self, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
-        """Runs contiguous images to as many results, the first of ``y``; adds to ``seconds`` [steps, stages]."""
+    def run(self, x: Tensor, y: Tensor, chosen: Tensor | None = None, seconds: Tensor | None = None) -> None:
+        """Runs contiguous images to as many results, the first of ``y``; adds to ``seconds`` [steps, stages].
+
+        ``chosen`` is what was kept of an earlier run of the same program, or zeros.
+        """
         address = x.data_ptr()
         if not address and x.numel():  # freed, or zeros that torch only pretends to hold
             raise UserError("the input has no memory that native code could read; use the original model")
@@ -83,7 +97,8 @@ class Layout:
         arena = BUDGET.take(self._arena_floats + threads * self._scratch_floats)
         times = None if seconds is None else seconds.data_ptr()
         try:
-            slowed = self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), threads, times)
+            kept = None if chosen is None else chosen.data_ptr()
+            slowed = self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), kept, threads, times)
             if slowed:
                 self._company.slowed_down(slowed)
         finally:
@@ -135,6 +150,17 @@ class Layout:
                 gates[producer].last = index
         return gates
 
+    def _plan_choices(self) -> dict[int, Buffer]:
+        """Rooms by step, in which a convolution of bytes puts down what its gate chose."""
+        rooms: dict[int, Buffer] = {}
+        for index, (step, packed) in enumerate(zip(self._graph.steps, self._packed, strict=True)):
+            if isinstance(step, ByteConv) and step.gate:
+                floats = library().dgconv_choice_floats(byref(packed.native.bytes))
+                rooms[index] = Buffer(sound_size(floats, step.output), index, index)
+                floats = library().dgconv_gate_floats(byref(packed.native.gate), 1)
+                self._gates[index] = Buffer(sound_size(floats, step.output), index, index)
+        return rooms
+
     def _summed_by(self, step: Step) -> int | None:
         """The convolution that knows the sums of what a gate pools: of magnitudes only where nothing is negative."""
         if not isinstance(step, Conv) or not (step.gate or step.boost) or step.before:
@@ -163,8 +189,7 @@ class Layout:
             native = structs.Step.from_buffer_copy(packed.native)
             regions_end += len(packed.regions)
             native.regions_end = regions_end
-            views = [self._view(value) for value in [step.output, *values_read(step)]]
-            native.output, native.input, native.other = views if len(views) == 3 else [*views, structs.View()]
+            self._place_values(native, step)
             if isinstance(step, Conv) and step.expansion is not None:
                 shape = convolved_shape(step.expansion, self._shapes[step.input])
                 native.other = structs.View(0, 0, structs.NOWHERE, *shape)
@@ -174,6 +199,9 @@ class Layout:
                 native.fixed = self._fixed_selection(step.picks, step.weight.shape[1])
             if index in self._gates:
                 native.gate_memory = self._gates[index].offset
+            if index in self._choices:
+                native.choices, native.chosen = self._choices[index].offset, self._chosen_bytes
+                self._chosen_bytes += packed.chosen_bytes
             if (producer := self._summed_by(step)) is not None:
                 sums = self._sums[self._graph.steps[producer].output]
                 native.input_sums, native.input_parts = sums.buffer.offset, sums.parts
@@ -188,6 +216,13 @@ class Layout:
             labels.append("")
         return result, labels
 
+    def _place_values(self, native: structs.Step, step: Step) -> None:
+        for role, value in zip(("output", "input", "other"), [step.output, *values_read(step)], strict=False):
+            if value in self._are_bytes:
+                setattr(native, f"byte_{role}", self._byte_view_at(self._homes[value], self._shapes[value]))
+            else:
+                setattr(native, role, self._view(value))
+
     def _fixed_selection(self, picks: list[list[int]], channels: int) -> structs.Selection:
         """The same for every image, as a gate would lay it out: channels [B, H, C], counts [B, H]; no gates."""
         kept = torch.zeros(self._batch, len(picks), channels, dtype=torch.int32, device="cpu")
@@ -199,8 +234,29 @@ class Layout:
 
     def _copy(self, value: str, place: Home) -> structs.Step:
         """An elementwise step that does nothing to the values."""
+        if value in self._are_bytes:
+            return self._copy_bytes(value, place)
         view = self._view(value)
         return structs.Step(kind=structs.ELEMENTWISE, input=view, output=self._view_at(place, self._shapes[value]))
+
+    def _copy_bytes(self, value: str, place: Home) -> structs.Step:
+        shape = self._shapes[value]
+        ones = torch.ones(shape[0] + VECTOR, dtype=torch.float32, device="cpu")
+        zeros = torch.zeros_like(ones)
+        self._fixed += ones, zeros
+        numbers = structs.ByteConv(
+            multiplier=ones.data_ptr(), bias=zeros.data_ptr(), result=structs.ToByte(0.0, 255.0, 0)
+        )
+        views = {
+            "byte_input": self._byte_view_at(self._homes[value], shape),
+            "byte_output": self._byte_view_at(place, shape),
+        }
+        return structs.Step(kind=structs.RESCALE, bytes=numbers, **views)
+
+    def _byte_view_at(self, home: Home, shape: Shape) -> structs.ByteView:
+        channels, height, width = as_planes(self._shapes[home.buffer])
+        offset = 4 * self._values[home.buffer].offset + home.channel
+        return structs.ByteView(offset, channels * height * width, channels, structs.ARENA, shape[0], height, width)
 
     def _view(self, value: str) -> structs.View:
         return self._view_at(self._homes[value], self._shapes[value])

@@ -8,8 +8,10 @@ from torch import Tensor
 from ...errors import UserError
 from ...ops import native, structs
 from ...ops.native import library
-from ..graph import Concat, Conv, Elementwise, GateSpec, GlobalPool, Linear, Norm, Pool, Step, Torch
+from ..graph import BYTE_STEPS, Concat, Conv, Elementwise, GateSpec, GlobalPool, Linear, Norm, Pool, Step, Torch
 from ..rules import problem
+from .byte_packing import pack_bytes
+from .channel_order import Order
 from .memory import PackedMemory
 
 SOME_ADDRESS = 1  # that nobody reads from
@@ -65,12 +67,21 @@ class Packed:
         self._memory = memory
         self._tensors: list[Tensor] = []
 
-    def _address(self, tensor: Tensor | None) -> int | None:
+    def address(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
             return None
         own = self._empty(tensor.numel())
         own.view(tensor.shape).copy_(tensor.detach())
         return own.data_ptr()
+
+    def integers(self, tensor: Tensor | None) -> int | None:
+        return None if tensor is None else self.address(tensor.int().contiguous().view(torch.float32))
+
+    def bytes(self, count: int) -> Tensor:
+        return self._empty(-(-count // 4)).view(torch.uint8)
+
+    def sound(self, size: int, name: str) -> int:
+        return sound_size(size, name)
 
     def _empty(self, floats: int) -> Tensor:
         self._tensors.append(self._memory.empty(floats))
@@ -85,7 +96,7 @@ class PackedGate(Packed):
             channels,
             heads,
             hidden,
-            *map(self._address, (gate.weight1, gate.weight2.mT, gate.bias)),
+            *map(self.address, (gate.weight1, gate.weight2.mT, gate.bias)),
             is_global=gate.threshold is not None,
             keep=gate.keep or 0,
             threshold=gate.threshold or 0.0,
@@ -95,13 +106,15 @@ class PackedGate(Packed):
 class PackedStep(Packed):
     """A native step that lacks only the places of what it reads and writes."""
 
-    def __init__(self, step: Step, memory: PackedMemory) -> None:
+    def __init__(self, step: Step, memory: PackedMemory, orders: dict[str, Order] | None = None) -> None:
         super().__init__(memory)
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
         self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1, input_winners=-1)
         self._packed_gate: PackedGate | None = None
         match step:
+            case _ if isinstance(step, BYTE_STEPS):
+                pack_bytes(self, step, orders or {})
             case Conv():
                 self._pack_conv(step)
             case Pool():
@@ -114,14 +127,14 @@ class PackedStep(Packed):
                 self.native.before = self._norm(step.before)
             case Linear():
                 self.native.kind = structs.LINEAR
-                self.native.weight, self.native.bias = self._address(step.weight), self._address(step.bias)
+                self.native.weight, self.native.bias = self.address(step.weight), self.address(step.bias)
             case Elementwise():
                 self.native.kind = structs.ELEMENTWISE
                 self.native.before = self._norm(step.norm)
                 self.native.activation = structs.ACTIVATIONS[step.activation]
                 if step.order is not None:
                     order = torch.tensor(step.order, dtype=torch.int32, device="cpu")
-                    self.native.order = self._address(order.view(torch.float32))
+                    self.native.order = self.integers(order)
             case Concat():
                 pass  # parts that are not in place yet are copied; the plan knows which
 
@@ -137,22 +150,33 @@ class PackedStep(Packed):
             self.native.gate = structs.Gate(step.weight.shape[1], len(step.picks))
         if step.gate is not None:
             self.native.kind = structs.DYNAMIC_CONV
-            self._packed_gate = PackedGate(step.gate, self._memory)
-            self.native.gate = self._packed_gate.native
+            self.pack_gate(step.gate)
         if step.boost is not None:
             self.native.kind = structs.WINNERS_CONV
             self.native.gate = structs.Gate(
                 *(len(step.boost.bias), 1, step.boost.weight.shape[1]),
-                weight2=self._address(step.boost.weight.T),
-                beta=self._address(step.boost.bias),
+                weight2=self.address(step.boost.weight.T),
+                beta=self.address(step.boost.bias),
                 keep=step.boost.keep,
             )
+
+    def pack_gate(self, gate: GateSpec) -> None:
+        self._packed_gate = PackedGate(gate, self._memory)
+        self.native.gate = self._packed_gate.native
+
+    @property
+    def chosen_bytes(self) -> int:
+        """What a gate's choice of weights takes, to be kept from run to run."""
+        conv = self.native.bytes
+        if self.native.kind != structs.BYTE_CONV or conv.chooses != structs.GATED:
+            return 0
+        return sound_size(library().dgconv_chosen_bytes(byref(conv)), "its choice")
 
     def _packed_conv(self, step: Conv, before: structs.Norm) -> structs.Conv:
         conv = _header(step)
         conv.in_scale, conv.in_shift, conv.in_activation = before.scale, before.shift, before.activation
-        conv.bias = self._address(step.bias)
-        conv.beta = None if step.boost is None else self._address(step.boost.shift)
+        conv.bias = self.address(step.bias)
+        conv.beta = None if step.boost is None else self.address(step.boost.shift)
         packed = self._empty(sound_size(library().dgconv_conv_packed_floats(byref(conv)), step.output))
         weight = step.weight.detach().contiguous()  # named, so that it lives until it is read
         library().dgconv_pack_conv(byref(conv), weight.data_ptr(), packed.data_ptr())
@@ -175,4 +199,4 @@ class PackedStep(Packed):
     def _norm(self, norm: Norm | None) -> structs.Norm:
         if norm is None:
             return structs.Norm()
-        return structs.Norm(self._address(norm.scale), self._address(norm.shift), structs.ACTIVATIONS[norm.activation])
+        return structs.Norm(self.address(norm.scale), self.address(norm.shift), structs.ACTIVATIONS[norm.activation])

@@ -15,7 +15,7 @@ from ...ops import native
 from ...ops.layout import is_channels_last
 from ...ops.transforms import transforming
 from ..calls import overwriting
-from ..graph import Concat, Conv, Elementwise, Graph, Pool, Step, Torch, tensors_of, values_read
+from ..graph import ByteConv, Concat, Conv, Elementwise, Graph, Pool, Step, Torch, tensors_of, values_read
 from . import bounds, torch_steps
 from .budget import BUDGET
 from .choice import in_branches, laid_out_like, slower, stays_channels_last
@@ -42,10 +42,16 @@ class PreparedModel(nn.Module):
     why_not_counted = "a prepared model has no layers left to count; count the model that it was prepared from"
 
     def __init__(
-        self, graph: Graph, inner: list[tuple[str, "PreparedModel"]] | None = None, *, is_foreign: bool = False
+        self,
+        graph: Graph,
+        inner: list[tuple[str, "PreparedModel"]] | None = None,
+        *,
+        is_foreign: bool = False,
+        notes: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self.graph, self.inner = graph, inner or []  # inner: prepared parts of what is left to Python, and their paths
+        self.notes = notes  # what was decided on the way
         self.is_foreign = is_foreign  # out of a file: what it needs is bounded before it runs
         self.training = False
         self.channels = _input_channels(graph)
@@ -68,6 +74,11 @@ class PreparedModel(nn.Module):
         if self._whole is not None:
             return self._whole.compute(x)
         return self._walk(x, lambda run, values: run(values))
+
+    @property
+    def precision(self) -> str:
+        """ "int8" if any of its convolutions is, else "float32"."""
+        return "int8" if any(isinstance(step, ByteConv) for step in self.graph.steps) else "float32"
 
     def time_by_step(self, x: Tensor) -> list[StepTime]:
         """Where the seconds of one call go, step by step."""
@@ -106,8 +117,8 @@ class PreparedModel(nn.Module):
         rows = [row for run in self._runs for row in rows_of(run.segment.graph, run.segment.reason)]
         for path, model in self.inner:
             rows += [row for run in model._runs for row in rows_of(run.segment.graph, run.segment.reason, path)]
-        graphs = [self.graph, *(model.graph for _, model in self.inner)]
-        return PreparationReport(tuple(rows), native.isa(), native.why_not(), BUDGET.use, kept_share(graphs))
+        share = kept_share([self.graph, *(model.graph for _, model in self.inner)])
+        return PreparationReport(tuple(rows), native.isa(), native.why_not(), BUDGET.use, share, self.notes)
 
     def fits(self, x: Any) -> bool:
         """Whether the model takes this input."""

@@ -12,12 +12,13 @@ from ...errors import UserError
 from ...ops import structs
 from ..graph import Graph
 from .budget import BUDGET
+from .channel_order import with_orders
 from .layout import Layout
-from .memory import PackedMemory, empty_result
+from .memory import PackedMemory, empty, empty_result
 from .packing import PackedStep
 from .shapes import Shape
 
-CONVOLUTIONS = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND, structs.WINNERS_CONV)
+CONVOLUTIONS = (structs.CONV, structs.DYNAMIC_CONV, structs.EXPAND, structs.WINNERS_CONV, structs.BYTE_CONV)
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class NativeProgram:
     def __init__(self, graph: Graph, memory: PackedMemory | None = None) -> None:
         self.graph = graph
         memory = memory or PackedMemory()
-        self._packed = [PackedStep(step, memory) for step in graph.steps]
+        self._ordered, orders = with_orders(graph)
+        self._packed = [PackedStep(step, memory, orders) for step in self._ordered.steps]
+        self._chosen = _Chosen(sum(step.chosen_bytes for step in self._packed))
         self._layouts = _Layouts()
         self._last: tuple[torch.Size | None, Layout | None] = None, None
 
@@ -82,15 +85,18 @@ class NativeProgram:
 
     def _run(self, single: Layout, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
         """A large batch in several goes: what does not fit in the cache takes longer, and much memory."""
+        chosen = self._chosen.take()
         if len(x) == 1:
-            return single.run(x, y, seconds)
-        for start in range(0, len(x), single.images_at_once):
-            part = x[start : start + single.images_at_once]
-            self._layout(*part.shape).run(part, y[start:], seconds)
+            single.run(x, y, chosen, seconds)
+        else:
+            for start in range(0, len(x), single.images_at_once):
+                part = x[start : start + single.images_at_once]
+                self._layout(*part.shape).run(part, y[start:], chosen, seconds)
+        self._chosen.give_back(chosen)
 
     def _layout(self, batch: int, *shape: int) -> Layout:
         if (layout := self._layouts.find(batch, shape)) is None:
-            layout = Layout(self.graph, self._packed, batch, shape)
+            layout = Layout(self._ordered, self._packed, batch, shape)
             self._layouts.add(batch, shape, layout)
         return layout
 
@@ -107,6 +113,29 @@ class NativeProgram:
     def __reduce__(self) -> tuple[type["NativeProgram"], tuple[Graph]]:
         """Copies and pickles pack again: addresses are of no use elsewhere."""
         return NativeProgram, (self.graph,)
+
+
+class _Chosen:
+    """Weights packed for what gates chose, kept from call to call: most images choose as the one before. A call has
+    them for itself, and as many are kept as there were calls at once, up to a few."""
+
+    MOST = 4
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._free: list[Tensor] = []
+
+    def take(self) -> Tensor | None:
+        if not self._size:
+            return None
+        try:
+            return self._free.pop()
+        except IndexError:  # others have them all
+            return empty(-(-self._size // 4)).zero_()
+
+    def give_back(self, chosen: Tensor | None) -> None:
+        if chosen is not None and len(self._free) < self.MOST:
+            self._free.append(chosen)
 
 
 class _Layouts:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...text import as_text
 from ..calls import name_of
-from ..graph import Conv, GateSpec, Graph, Pool, Step, Torch
+from ..graph import BYTE_STEPS, ByteConv, BytePool, Conv, GateSpec, Graph, Pool, Step, Torch
 from .budget import MemoryUse
 
 
@@ -23,6 +23,7 @@ class StepReport:
     step: str
     runs: Literal["native", "torch"]
     reason: str = ""
+    precision: Literal["float32", "int8"] = "float32"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class PreparationReport:
     why_not_native: str | None = None  # of all steps: why there are no native kernels, and what to do
     memory: MemoryUse | None = field(default=None, compare=False)  # of all prepared models of the process
     kept_share: float | None = None  # of the input channels of dynamic convolutions; None where images decide it
+    notes: tuple[str, ...] = ()  # what was decided about the whole
 
     @property
     def native(self) -> list[StepReport]:
@@ -56,10 +58,11 @@ class PreparationReport:
         for heading in ("layers", "step", "runs", "reason")[: 4 if self.left else 3]:
             table.add_column(heading, overflow="fold")
         for row in self.rows:
-            cells = (row.layers, row.step, row.runs, row.reason)[: len(table.columns)]
+            runs = f"{row.runs} {row.precision}" if row.precision == "int8" else row.runs
+            cells = (row.layers, row.step, runs, row.reason)[: len(table.columns)]
             table.add_row(*map(Text, cells), style="" if row.runs == "native" else "yellow")
         memory = [Text(f"memory of native calls, at its peak: {self.memory}")] if self.memory and self.native else []
-        lines = [self.summary]
+        lines = [self.summary, *self.notes]
         if self.kept_share is not None:
             lines.append(f"gates keep {self.kept_share:.1%} of the channels (rate {1 - self.kept_share:.3f})")
         return Group(table, *map(Text, lines), *memory)
@@ -76,7 +79,13 @@ def rows_of(graph: Graph, reason: str | None, path: str = "") -> list[StepReport
     """A row a step, with the reason if torch runs them; ``path`` is where in the model the graph belongs."""
     prefix = f"{path}: " if path else ""
     return [
-        StepReport(prefix + _shortened(step.label), describe(step), "torch" if reason else "native", reason or "")
+        StepReport(
+            prefix + _shortened(step.label),
+            describe(step),
+            "torch" if reason else "native",
+            reason or "",
+            "int8" if isinstance(step, BYTE_STEPS) else "float32",
+        )
         for step in graph.steps
     ]
 
@@ -110,22 +119,32 @@ def kept_share(graphs: Iterable[Graph]) -> float | None:
 def describe(step: Step) -> str:
     """Describes a step in a few words, with what was joined to it."""
     match step:
-        case Conv():
-            if step.expansion is not None:
+        case Conv() | ByteConv():
+            if isinstance(step, Conv) and step.expansion is not None:
                 return f"{describe(step.expansion)}, then {describe(replace(step, expansion=None))}"
             size = "x".join(map(str, step.weight.shape[2:]))
             kind = f"{size} dynamic convolution of {_kept(step.gate)}" if step.gate else f"{size} convolution"
-            kind += " of winning outputs" if step.boost else ""
+            kind += " of winning outputs" if getattr(step, "boost", None) else ""
             kind += f", {step.groups} groups" if step.groups > 1 else ""
             kind += f", {len(step.picks)} groups that pick channels" if step.picks and len(step.picks) > 1 else ""
             kind += ", picked channels" if step.picks and len(step.picks) == 1 else ""
-            parts = [kind, "norm before" if step.before else "", "addition" if step.residual else ""]
+            parts = [kind, "norm before" if getattr(step, "before", None) else "", "addition" if step.residual else ""]
             parts.append(step.activation if step.activation != "identity" else "")
             return ", ".join(part for part in parts if part)
-        case Pool():
+        case Pool() | BytePool():
             return f"{step.kind} pooling"
         case Torch():
             return name_of(step.function)
-    return {"GlobalPool": "mean of each plane", "Linear": "linear", "Elementwise": "norm, addition or activation"}.get(
-        type(step).__name__, "concatenation"
-    )
+    return WORDS[type(step).__name__]
+
+
+WORDS = {
+    "GlobalPool": "mean of each plane",
+    "ByteMean": "mean of each plane",
+    "Linear": "linear",
+    "Elementwise": "norm, addition or activation",
+    "Rescale": "norm, addition or activation",
+    "Concat": "concatenation",
+    "Quantize": "floats to bytes",
+    "Dequantize": "bytes to floats",
+}

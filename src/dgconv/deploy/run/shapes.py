@@ -2,7 +2,23 @@
 
 from ...errors import UserError
 from ...ops.geometry import Pair
-from ..graph import Concat, Conv, Elementwise, GlobalPool, Graph, Linear, Pool, Step, Torch, values_read
+from ..graph import (
+    ByteConv,
+    ByteMean,
+    BytePool,
+    Concat,
+    Conv,
+    Elementwise,
+    GlobalPool,
+    Graph,
+    Linear,
+    Pool,
+    Quantize,
+    Rescale,
+    Step,
+    Torch,
+    values_read,
+)
 
 Shape = tuple[int, ...]  # of one image: planes (channels, height, width), or a row (features,)
 
@@ -29,6 +45,10 @@ def input_channels(step: Step) -> int | None:
         case Conv():
             first = step.expansion or step
             return first.weight.shape[1] * first.groups
+        case ByteConv():
+            return step.weight.shape[1] * step.groups
+        case Rescale():
+            return len(step.scale)
         case Linear():
             return step.weight.shape[1]
         case Elementwise() if step.order is not None:
@@ -37,7 +57,7 @@ def input_channels(step: Step) -> int | None:
     return None if norm is None else len(norm.scale)
 
 
-def convolved_shape(conv: Conv, shape: Shape) -> Shape:
+def convolved_shape(conv: Conv | ByteConv, shape: Shape) -> Shape:
     """The shape that the convolution itself makes of planes, without the one that may come first."""
     padding = (2 * conv.padding[0] + conv.extra_padding[0], 2 * conv.padding[1] + conv.extra_padding[1])
     kernel = (conv.weight.shape[2], conv.weight.shape[3])
@@ -56,21 +76,23 @@ def output_shape(step: Step, shapes: dict[str, Shape]) -> Shape:
             if step.expansion is not None:
                 shape = convolved_shape(step.expansion, shape)
             return _same(convolved_shape(step, shape), step.residual, shapes)
-        case Pool():
+        case ByteConv():
+            return _same(convolved_shape(step, shape), step.residual, shapes)
+        case Pool() | BytePool():
             padding = (2 * step.padding[0], 2 * step.padding[1])
             return (shape[0], *_window(shape, step.kernel, step.stride, padding))
-        case GlobalPool():
+        case GlobalPool() | ByteMean():
             return shape[:1]
         case Linear():
             return (step.weight.shape[0],)
-    return _same(shape, step.other, shapes)  # Elementwise
+    return _same(shape, getattr(step, "other", None), shapes)  # Elementwise and the like
 
 
 def _checked_input(step: Step, shapes: dict[str, Shape]) -> Shape:
     value, channels = values_read(step)[0], input_channels(step)
     shape = shapes[value]
     wants_rows = isinstance(step, Linear)
-    wants_planes = isinstance(step, Conv | Pool | GlobalPool)
+    wants_planes = isinstance(step, Conv | Pool | GlobalPool | ByteConv | BytePool | ByteMean | Quantize | Rescale)
     if (wants_rows and len(shape) != 1) or (wants_planes and len(shape) != 3):
         expected = "[batch, features]" if wants_rows else "[batch, channels, height, width]"
         raise UserError(f"{value!r} must be {expected}, got {['batch', *shape]}")

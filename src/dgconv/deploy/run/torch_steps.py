@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...layers import HeadGate
 from ..graph import (
+    BYTE_STEPS,
     Activation,
     BoostSpec,
     Concat,
@@ -22,6 +23,7 @@ from ..graph import (
     Step,
     Torch,
 )
+from . import integer_steps
 
 
 def run(graph: Graph, x: Tensor) -> Tensor:
@@ -37,6 +39,8 @@ def run_step(step: Step, values: dict[str, Any]) -> Any:
     match step:
         case Torch():  # first, for there can be many short ones
             return step.function(*[values[name] for name in step.inputs])
+        case _ if isinstance(step, BYTE_STEPS):
+            return integer_steps.run_step(step, values, select)
         case Conv():
             return conv(step, values[step.input], None if step.residual is None else values[step.residual])
         case Pool():

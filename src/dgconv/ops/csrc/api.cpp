@@ -1,5 +1,8 @@
 // What Python sees: a plain C interface, loaded by dgconv/ops/native.py.
 #include <cstring>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "check.h"
 #include "crew.h"
@@ -11,34 +14,66 @@ namespace dgconv {
 
 namespace {
 
-// Best first. A table the CPU cannot run is left out.
-const Kernels* candidate(int index) {
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (index == 0) {
-        const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-        return has ? &avx512_kernels : nullptr;
-    }
-    if (index == 1) {
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2_kernels : nullptr;
-    }
+// The compiler knows no name for it.
+bool has_avx_vnni() {
+    uint32_t eax, ebx, ecx, edx;
+    return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
+}
 #endif
-    return index == 2 ? &portable_kernels : nullptr;
+
+// An instruction set by name, with the kernels that it has for floats and for bytes.
+struct Level {
+    const char* name;
+    const Kernels* kernels;
+    const ByteKernels* byte_kernels;
+    bool is_there;  // on this CPU
+};
+
+// Best first.
+const Level* levels(int& count) {
+#if defined(__x86_64__)
+    static const auto has = [](auto... features) { return (features && ...); };
+    __builtin_cpu_init();
+    static const bool avx2 = has(__builtin_cpu_supports("avx2"), __builtin_cpu_supports("fma"));
+    static const bool avx512 = has(avx2, __builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512vl"),
+                                   __builtin_cpu_supports("avx512bw"), __builtin_cpu_supports("avx512dq"));
+    static const bool vnni = has(avx512, __builtin_cpu_supports("avx512vnni"));
+    static const bool vbmi2 = has(vnni, __builtin_cpu_supports("avx512vbmi"), __builtin_cpu_supports("avx512vbmi2"));
+    static const bool avx_vnni = has(avx2, has_avx_vnni());
+    static const Level all[] = {
+        {"avx512_vbmi2", &avx512_kernels, &byte_avx512_vbmi2_kernels, vbmi2},
+        {"avx512_vnni", &avx512_kernels, &byte_avx512_vnni_kernels, vnni},
+        {"avx512", &avx512_kernels, &byte_avx2_kernels, avx512},
+        {"avx_vnni", &avx2_kernels, &byte_avx_vnni_kernels, avx_vnni},
+        {"avx2", &avx2_kernels, &byte_avx2_kernels, avx2},
+        {"portable", &portable_kernels, &byte_portable_kernels, true},
+    };
+#else
+    static const Level all[] = {{"portable", &portable_kernels, &byte_portable_kernels, true}};
+#endif
+    count = sizeof all / sizeof *all;
+    return all;
 }
 
-const Kernels* best() {
-    for (int index = 0; index < 2; ++index) {
-        if (const Kernels* found = candidate(index)) return found;
+// Null if there is none of that name, or the CPU lacks it; an empty name takes the best.
+const Level* find_level(const char* name) {
+    int count;
+    const Level* all = levels(count);
+    for (int index = 0; index < count; ++index) {
+        if (all[index].is_there && (!*name || !std::strcmp(all[index].name, name))) return all + index;
     }
-    return &portable_kernels;
+    return nullptr;
 }
 
-const Kernels* chosen = nullptr;  // written once, by the loader, before any kernel runs
+const Level* chosen = nullptr;  // written once, by the loader, before any kernel runs
+
+const Level& level() { return chosen ? *chosen : *find_level(""); }
 
 }  // namespace
 
-const Kernels& kernels() { return chosen ? *chosen : *best(); }
+const Kernels& kernels() { return *level().kernels; }
+const ByteKernels& byte_kernels() { return *level().byte_kernels; }
 
 }  // namespace dgconv
 
@@ -46,22 +81,51 @@ using namespace dgconv;
 
 DGCONV_EXPORT const char* dgconv_native_version() { return DGCONV_FINGERPRINT; }
 
-DGCONV_EXPORT const char* dgconv_isa() { return kernels().name; }
+DGCONV_EXPORT const char* dgconv_isa() { return level().name; }
+
+// The name of the level at this place, best first, and whether this CPU has it; null behind the last.
+DGCONV_EXPORT const char* dgconv_isa_at(int32_t index, int32_t* is_there) {
+    int count;
+    const Level* all = levels(count);
+    if (index < 0 || index >= count) return nullptr;
+    *is_there = all[index].is_there;
+    return all[index].name;
+}
 
 // 0 if the CPU lacks it or there is none of that name; an empty name takes the best.
 DGCONV_EXPORT int32_t dgconv_select_isa(const char* name) {
-    if (!*name) {
-        chosen = best();
-        return 1;
-    }
-    for (int index = 0; index < 3; ++index) {
-        const Kernels* found = candidate(index);
-        if (found && !std::strcmp(found->name, name)) {
-            chosen = found;
-            return 1;
-        }
-    }
-    return 0;
+    const Level* found = find_level(name);
+    if (found) chosen = found;
+    return found != nullptr;
+}
+
+// For the convolutions of bytes.
+DGCONV_EXPORT int64_t dgconv_byte_packed_bytes(const ByteConv* conv) {
+    return is_sound(*conv) ? byte_kernels().packed_bytes(*conv) : -1;
+}
+
+DGCONV_EXPORT void dgconv_pack_bytes(const ByteConv* conv, const int8_t* weight, void* packed) {
+    if (is_sound(*conv)) byte_kernels().pack_weights(*conv, weight, packed);
+}
+
+// Bytes of the choices of all groups, and behind them of the weights of what was chosen.
+DGCONV_EXPORT int64_t dgconv_choices_bytes(const ByteConv* conv) {
+    return is_sound(*conv) ? conv->groups * byte_kernels().choice_bytes(*conv) : -1;
+}
+
+DGCONV_EXPORT int64_t dgconv_chosen_bytes(const ByteConv* conv) {
+    return is_sound(*conv) ? conv->groups * byte_kernels().chosen_bytes(*conv) : -1;
+}
+
+// One group of a convolution whose choices are made beforehand: channels ascending, where they lie in a pixel.
+DGCONV_EXPORT void dgconv_choose_bytes(const ByteConv* conv, int32_t group, const int32_t* channels, int32_t count,
+                                       void* choices) {
+    const ByteKernels& table = byte_kernels();
+    char* const choice = static_cast<char*>(choices) + group * table.choice_bytes(*conv);
+    char* const packed = static_cast<char*>(choices) + conv->groups * table.choice_bytes(*conv) +
+                         group * table.chosen_bytes(*conv);
+    table.choose(*conv, channels, nullptr, count, choice);
+    table.pack_chosen(*conv, group, choice, packed);
 }
 
 // Sizes are -1 for a convolution that no kernel takes.

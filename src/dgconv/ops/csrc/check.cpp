@@ -46,6 +46,27 @@ bool is_shape(const View& view) {
            (Size(view.channels) * view.height * view.width).is_at_most(MOST_FLOATS);
 }
 
+// Bytes in the place of floats.
+constexpr int64_t MOST_BYTE_CHANNELS = 1 << 14, MOST_TERMS = 1 << 16;  // of a sum in 32 bits
+constexpr int64_t BYTE_SLACK = 64;                                     // that kernels may read beyond the last
+
+bool is_shape(const ByteView& view) {
+    return is_within(view.channels, 0, MOST_BYTE_CHANNELS) && is_within(view.height, 0, MOST_SIDE) &&
+           is_within(view.width, 0, MOST_SIDE) &&
+           (Size(view.channels) * view.height * view.width).is_at_most(MOST_FLOATS);
+}
+
+bool is_same_shape(const ByteView& a, const ByteView& b) {
+    return a.channels == b.channels && a.height == b.height && a.width == b.width;
+}
+
+bool is_byte(int32_t value) { return is_within(value, 0, 255); }
+
+// Whether every result, zero added, is a byte. NaN is refused.
+bool is_sound(const ToByte& to) {
+    return is_byte(to.zero) && to.low + float(to.zero) >= 0 && to.low <= to.high && to.high + float(to.zero) <= 255;
+}
+
 int64_t floats_of(const View& view) { return int64_t(view.channels) * view.height * view.width; }
 
 // Whether windows over so many pixels give so many results. Some may reach into padding at the end that no struct tells.
@@ -55,6 +76,12 @@ bool gives(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t pad,
     const int64_t least = covered < reach ? 1 : (covered - reach) / stride + 1;
     const int64_t most = covered + extra < reach ? 0 : (covered + extra - reach) / stride + 1;
     return is_within(out, least, most);
+}
+
+bool gives(const ByteConv& conv, const ByteView& x, const ByteView& y) {
+    return x.channels == conv.in_channels && y.channels == conv.out_channels &&
+           gives(x.height, y.height, conv.kernel_h, conv.stride_h, conv.pad_top, conv.dilation_h, MOST_EXTRA) &&
+           gives(x.width, y.width, conv.kernel_w, conv.stride_w, conv.pad_left, conv.dilation_w, MOST_EXTRA);
 }
 
 bool gives(const Conv& conv, const View& x, const View& y, int64_t extra) {
@@ -94,6 +121,15 @@ bool has_sound_scratch(const Conv& conv, const View& x, const View& y) {
            products.is_at_most(Size::TOO_LARGE / 4);
 }
 
+// The input of an item, row by row or window by window.
+bool has_sound_scratch(const ByteConv& conv, const ByteView& y) {
+    const int64_t rows = int64_t(y.height) * conv.stride_h + int64_t(conv.kernel_h) * conv.dilation_h;
+    const int64_t columns = int64_t(y.width) * conv.stride_w + int64_t(conv.kernel_w) * conv.dilation_w;
+    const Size by_row = Size(rows) * columns * conv.in_channels;
+    const Size by_window = Size(y.height) * y.width * conv.kernel_h * conv.kernel_w * conv.in_channels;
+    return by_row.is_at_most(Size::TOO_LARGE / 4) && by_window.is_at_most(Size::TOO_LARGE / 4);
+}
+
 enum Reason : int32_t {
     SOUND, KIND, SIZES, SHAPES, PLACE, OVERLAP, POINTER, GATE, SELECTION, ORDER, SUMS, SCRATCH, PROGRAM, REASONS
 };
@@ -121,8 +157,9 @@ class Check {
         : program(program), room{0, program.scratch, input_floats, output_floats} {}
 
     Reason step(const Step& step) const {
-        if (!is_within(step.kind, CONV, WINNERS_CONV)) return KIND;
+        if (!is_within(step.kind, CONV, RESCALE)) return KIND;
         if (!has_sound_sizes(step)) return SIZES;
+        if (step.kind >= QUANTIZE) return of_bytes(step);
         const bool has_other = step.kind != EXPAND && step.other.place != NOWHERE;
         if (!is_in_place(step.input) || !is_in_place(step.output) || (has_other && !is_in_place(step.other))) {
             return PLACE;
@@ -158,6 +195,96 @@ class Check {
         const int64_t images = a.image_stride == b.image_stride ? 0 : program.batch - 1;
         return a.offset < b.offset + images * b.image_stride + floats_of(b) &&
                b.offset < a.offset + images * a.image_stride + floats_of(a);
+    }
+
+    bool is_in_place(const ByteView& view) const {
+        const bool is_sane = view.place == ARENA && view.offset >= 0 && view.pixel_stride >= view.channels;
+        const Size image = Size(view.height) * view.width * view.pixel_stride;
+        if (!is_sane || !image.is_at_most(view.image_stride) || !image.is_at_most(MOST_FLOATS)) return false;
+        return (Size(view.image_stride) * program.batch).is_at_most(Size::TOO_LARGE / 2) &&
+               (Size(view.offset) + bytes_behind(view) + BYTE_SLACK).is_at_most(room[ARENA] * 4);
+    }
+
+    // From the first byte of a view to behind its last.
+    int64_t bytes_behind(const ByteView& view) const {
+        const int64_t pixels = int64_t(view.height) * view.width;
+        return pixels ? view.image_stride * (program.batch - 1) + (pixels - 1) * view.pixel_stride + view.channels : 0;
+    }
+
+    // Channels of one buffer lie between each other's pixels.
+    bool overlap(const ByteView& a, const ByteView& b) const {
+        const int64_t ahead = b.offset - a.offset;
+        if (a.pixel_stride == b.pixel_stride && a.image_stride == b.image_stride) {
+            if (ahead >= a.channels && ahead + b.channels <= a.pixel_stride) return false;
+            if (-ahead >= b.channels && -ahead + a.channels <= a.pixel_stride) return false;
+        }
+        return ahead < bytes_behind(a) && -ahead < bytes_behind(b);
+    }
+
+    static bool are_positions(const int32_t* positions, int64_t count, int64_t most) {
+        for (int64_t c = 0; positions && c < count; ++c)
+            if (!is_within(positions[c], 0, most - 1)) return false;
+        return true;
+    }
+
+    Reason of_bytes(const Step& step) const {
+        const ByteView &x = step.byte_input, &y = step.byte_output;
+        const bool reads_floats = step.kind == QUANTIZE, writes_floats = step.kind == DEQUANTIZE || step.kind == BYTE_MEAN;
+        const bool has_other = step.byte_other.place != NOWHERE;
+        if (reads_floats ? !is_in_place(step.input) : !is_in_place(x)) return PLACE;
+        if (writes_floats ? !is_in_place(step.output) || step.output.place == INPUT : !is_in_place(y)) return PLACE;
+        if (has_other && (!is_in_place(step.byte_other) || !is_same_shape(step.byte_other, y))) return SHAPES;
+        if (!reads_floats && !writes_floats && overlap(x, y)) return OVERLAP;
+        if (has_other && overlap(step.byte_other, y)) return OVERLAP;
+        const ByteConv& bytes = step.bytes;
+        if (!is_byte(bytes.input_zero) || !is_sound(bytes.result)) return SIZES;
+        switch (step.kind) {
+            case QUANTIZE: {
+                const View& from = step.input;
+                const bool is_same = from.channels == y.channels && from.height == y.height && from.width == y.width;
+                return !is_same ? SHAPES : are_positions(bytes.positions, y.channels, y.channels) ? SOUND : ORDER;
+            }
+            case DEQUANTIZE: {
+                const View& to = step.output;
+                const bool is_same = to.channels == x.channels && to.height == x.height && to.width == x.width;
+                return !is_same ? SHAPES : are_positions(bytes.positions, x.channels, x.channels) ? SOUND : ORDER;
+            }
+            case BYTE_MEAN:
+                if (step.output.channels != x.channels || !is_row(step.output) || !x.height || !x.width) return SHAPES;
+                return are_positions(bytes.positions, x.channels, x.channels) ? SOUND : ORDER;
+            case RESCALE:
+                if (x.height != y.height || x.width != y.width) return SHAPES;
+                if (!bytes.positions && x.channels != y.channels) return SHAPES;
+                if (!bytes.multiplier || !bytes.bias) return POINTER;
+                return are_positions(bytes.positions, y.channels, x.channels) ? SOUND : ORDER;
+            case BYTE_POOL: {
+                const Window& window = step.window;
+                const bool fits = x.channels == y.channels &&
+                                  gives(x.height, y.height, window.kernel_h, window.stride_h, window.pad_top, 1, 0) &&
+                                  gives(x.width, y.width, window.kernel_w, window.stride_w, window.pad_left, 1, 0);
+                return fits ? SOUND : SHAPES;
+            }
+        }
+        return byte_convolution(step, bytes);
+    }
+
+    Reason byte_convolution(const Step& step, const ByteConv& conv) const {
+        if (!gives(conv, step.byte_input, step.byte_output)) return SHAPES;
+        if (!conv.weight || !conv.multiplier || !conv.bias || (!conv.start && !conv.chooses)) return POINTER;
+        if ((conv.chooses == 1) != !!conv.choices) return POINTER;
+        if (!are_positions(conv.positions, conv.in_channels, conv.in_channels)) return ORDER;
+        const int64_t scratch = dgconv_scratch_floats(&step);
+        if (!is_within(scratch, 0, program.scratch_floats)) return SCRATCH;
+        if (conv.chooses != 2) return SOUND;
+        const Gate& gate = step.gate;
+        if (gate.channels != conv.in_channels || gate.heads != conv.groups) return GATE;
+        if (!gate.weight1 || !gate.weight2 || !gate.beta) return POINTER;
+        const int64_t most = gate.is_global ? conv.in_channels : gate.keep;
+        if (!is_within(most, 0, conv.most_chosen)) return GATE;
+        if (!is_in_arena(step.gate_memory, Size(dgconv_gate_floats(&gate, 1)))) return GATE;
+        if (!is_in_arena(step.choices, Size(dgconv_choice_floats(&conv)))) return GATE;
+        const Size chosen = Size(conv.groups) * byte_kernels().chosen_bytes(conv);
+        return step.chosen >= 0 && (chosen + step.chosen).is_at_most(program.chosen_bytes) ? SOUND : GATE;
     }
 
     Reason by_kind(const Step& step) const {
@@ -268,6 +395,20 @@ bool is_sound(const Conv& conv) {
            (terms * conv.out_channels * 8 + 64 * 64).is_at_most(MOST_FLOATS);
 }
 
+bool is_sound(const ByteConv& conv) {
+    if (!is_within(conv.in_channels, 1, MOST_BYTE_CHANNELS) || !is_within(conv.out_channels, 1, MOST_BYTE_CHANNELS)) return false;
+    if (!is_within(conv.groups, 1, conv.out_channels) || conv.out_channels % conv.groups) return false;
+    if (!is_within(conv.chooses, 0, 2) || !is_within(conv.is_depthwise, 0, 1)) return false;
+    if (conv.chooses ? !is_within(conv.most_chosen, 0, conv.in_channels) : conv.in_channels % conv.groups != 0) return false;
+    const bool is_depthwise = conv.groups == conv.in_channels && conv.groups == conv.out_channels && !conv.chooses;
+    if (conv.is_depthwise && !is_depthwise) return false;
+    if (!is_one_direction(conv.kernel_h, conv.stride_h, conv.pad_top, conv.dilation_h)) return false;
+    if (!is_one_direction(conv.kernel_w, conv.stride_w, conv.pad_left, conv.dilation_w)) return false;
+    const int64_t inputs = conv.chooses ? conv.in_channels : conv.in_channels / conv.groups;
+    const Size terms = Size(inputs) * conv.kernel_h * conv.kernel_w;
+    return terms.is_at_most(MOST_TERMS) && ((terms + 64) * (int64_t(conv.out_channels) + conv.groups * 16) * 4).is_at_most(MOST_FLOATS);
+}
+
 bool is_sound(const Gate& gate, int64_t batch) {
     const bool has_sizes = is_within(gate.channels, 1, MOST_CHANNELS) && is_within(gate.heads, 1, MOST_CHANNELS) &&
                            is_within(gate.hidden, gate.weight2 ? 1 : 0, MOST_CHANNELS) && batch >= 1;
@@ -279,7 +420,14 @@ bool is_sound(const Gate& gate, int64_t batch) {
 bool has_sound_sizes(const Step& step) {
     const View &x = step.input, &y = step.output;
     if (!is_shape(x) || !is_shape(y) || !is_shape(step.other)) return false;
+    const ByteView &from = step.byte_input, &to = step.byte_output;
+    if (!is_shape(from) || !is_shape(to) || !is_shape(step.byte_other)) return false;
     switch (step.kind) {
+        case BYTE_CONV:
+            return is_sound(step.bytes) && has_sound_scratch(step.bytes, to) &&
+                   (step.bytes.chooses != 2 || is_sound(step.gate, 1));
+        case BYTE_POOL:
+            return is_sound(step.window);
         case POOL:
             return is_sound(step.window) &&
                    (Size(y.width) * step.window.stride_w + step.window.kernel_w).is_at_most(MOST_FLOATS);

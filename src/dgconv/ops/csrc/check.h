@@ -8,6 +8,7 @@ namespace dgconv {
 
 // Whether a convolution has numbers with which no size, offset or count overflows. Its pointers are not looked at.
 bool is_sound(const Conv&);
+bool is_sound(const ByteConv&);
 bool is_sound(const Gate&, int64_t batch);
 // Whether the sizes on both sides of a step are sane, and its scratch is a number.
 bool has_sound_sizes(const Step&);

@@ -42,14 +42,30 @@ const Entry entries[] = {
     STRUCT(View), FIELD(View, offset), FIELD(View, image_stride), FIELD(View, place), FIELD(View, channels),
     FIELD(View, height), FIELD(View, width),
 
+    STRUCT(ByteView), FIELD(ByteView, offset), FIELD(ByteView, image_stride), FIELD(ByteView, pixel_stride),
+    FIELD(ByteView, place), FIELD(ByteView, channels), FIELD(ByteView, height), FIELD(ByteView, width),
+
+    STRUCT(ToByte), FIELD(ToByte, low), FIELD(ToByte, high), FIELD(ToByte, zero),
+
+    STRUCT(ByteConv), FIELD(ByteConv, in_channels), FIELD(ByteConv, out_channels), FIELD(ByteConv, kernel_h),
+    FIELD(ByteConv, kernel_w), FIELD(ByteConv, stride_h), FIELD(ByteConv, stride_w), FIELD(ByteConv, pad_top),
+    FIELD(ByteConv, pad_left), FIELD(ByteConv, dilation_h), FIELD(ByteConv, dilation_w), FIELD(ByteConv, groups),
+    FIELD(ByteConv, chooses), FIELD(ByteConv, most_chosen), FIELD(ByteConv, is_depthwise), FIELD(ByteConv, weight),
+    FIELD(ByteConv, start), FIELD(ByteConv, multiplier), FIELD(ByteConv, bias), FIELD(ByteConv, residual_scale),
+    FIELD(ByteConv, input_zero), FIELD(ByteConv, result), FIELD(ByteConv, input_scale), FIELD(ByteConv, positions),
+    FIELD(ByteConv, choices),
+
     STRUCT(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, input), FIELD(Step, output),
     FIELD(Step, other), FIELD(Step, conv), FIELD(Step, expansion), FIELD(Step, gate), FIELD(Step, fixed),
     FIELD(Step, before), FIELD(Step, window), FIELD(Step, weight), FIELD(Step, bias), FIELD(Step, order),
     FIELD(Step, output_sums), FIELD(Step, input_sums), FIELD(Step, input_parts), FIELD(Step, regions_end),
     FIELD(Step, gate_memory), FIELD(Step, input_winners),
+    FIELD(Step, byte_input), FIELD(Step, byte_output), FIELD(Step, byte_other), FIELD(Step, bytes),
+    FIELD(Step, choices), FIELD(Step, chosen),
 
     STRUCT(Program), FIELD(Program, steps), FIELD(Program, step_count), FIELD(Program, batch),
     FIELD(Program, regions), FIELD(Program, region_count), FIELD(Program, scratch), FIELD(Program, scratch_floats),
+    FIELD(Program, chosen_bytes),
 };
 
 }  // namespace

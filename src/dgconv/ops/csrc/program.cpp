@@ -49,11 +49,14 @@ struct GateMemory {
 // What one thread does.
 class Worker {
    public:
-    Worker(const Program& program, Crew& crew, Stopwatch& watch, const float* x, float* y, float* arena, int rank)
+    Worker(const Program& program, Crew& crew, Stopwatch& watch, const float* x, float* y, float* arena, void* chosen,
+           int rank)
         : program(program),
           crew(crew),
           watch(watch),
           kernels(dgconv::kernels()),
+          byte_kernels(dgconv::byte_kernels()),
+          chosen(static_cast<char*>(chosen)),
           rank(rank),
           places{nullptr, arena, const_cast<float*>(x), y},
           scratch(arena + program.scratch + rank * program.scratch_floats),
@@ -68,6 +71,8 @@ class Worker {
     Crew& crew;
     Stopwatch& watch;
     const Kernels& kernels;
+    const ByteKernels& byte_kernels;
+    char* const chosen;
     const int rank;
     float* const places[4];
     float* const scratch;
@@ -86,6 +91,7 @@ class Worker {
     }
 
     void run_step() {
+        if (step->kind >= QUANTIZE) return run_bytes();
         look_ahead();
         const int batch = program.batch;
         const Planes x = planes(step->input), y = planes(step->output), other = planes(step->other);
@@ -133,6 +139,89 @@ class Worker {
                                       shares);
                 });
         }
+    }
+
+    // Image by image: what is chosen, and packed for it, is that of one image.
+    void run_bytes() {
+        for (int image = 0; image < program.batch; ++image) {
+            const Pixels x = pixels(step->byte_input, image), y = pixels(step->byte_output, image);
+            const Pixels other = pixels(step->byte_other, image);
+            const Pixels* maybe_other = step->byte_other.place == NOWHERE ? nullptr : &other;
+            if (step->kind == BYTE_CONV && step->bytes.chooses == 2) choose(x);
+            run_stage(COMPUTING, [&](int share, int shares) { compute_bytes(image, x, y, maybe_other, share, shares); });
+        }
+    }
+
+    void compute_bytes(int image, const Pixels& x, const Pixels& y, const Pixels* other, int share, int shares) {
+        const ByteConv& conv = step->bytes;
+        const Planes from = planes(step->input), to = planes(step->output);
+        switch (step->kind) {
+            case BYTE_CONV: {
+                const bool has_gate = conv.chooses == 2;
+                const void* choices = has_gate ? choices_of(conv) : conv.choices;
+                const void* packed = has_gate ? chosen + step->chosen : end_of_choices(conv);
+                return byte_kernels.conv(conv, choices, packed, x, y, other, scratch, share, shares);
+            }
+            case QUANTIZE:
+                return byte_kernels.quantize(from.data + image * from.image_stride, y, conv.positions,
+                                             conv.input_scale, conv.result, share, shares);
+            case DEQUANTIZE:
+                return byte_kernels.dequantize(x, to.data + image * to.image_stride, conv.positions, conv.input_scale,
+                                               conv.input_zero, share, shares);
+            case BYTE_POOL: {
+                const Window& w = step->window;
+                return byte_kernels.pool(w.is_max, w.kernel_h, w.kernel_w, w.stride_h, w.stride_w, w.pad_top,
+                                         w.pad_left, conv.input_zero, x, y, share, shares);
+            }
+            case BYTE_MEAN:
+                return byte_kernels.mean_row(x, conv.positions, conv.input_scale, conv.input_zero,
+                                             to.data + image * to.image_stride, share, shares);
+            case RESCALE:
+                return byte_kernels.rescale(x, conv.positions, conv.multiplier, conv.bias, other, conv.residual_scale,
+                                            y, conv.result, share, shares);
+        }
+    }
+
+    // Sums of the channels, then the choice of each head, and the weights of what it chose.
+    void choose(const Pixels& x) {
+        const ByteConv& conv = step->bytes;
+        const Gate& gate = step->gate;
+        const GateMemory memory(in_arena(step->gate_memory), gate.channels, gate.heads, 1);
+        int32_t* const sums = reinterpret_cast<int32_t*>(in_arena(step->choices));
+        run_stage(POOLING, [&](int share, int shares) { byte_kernels.sum_pixels(x, SUM_PARTS, sums, share, shares); });
+        run_stage(SELECTING, [&](int share, int shares) {
+            const auto begun = now();
+            float* const means = scratch;
+            byte_kernels.means(conv, SUM_PARTS, sums, int64_t(x.height) * x.width, means);
+            float* const rest = scratch + whole_cache_lines(conv.in_channels);
+            kernels.generate(gate, 1, means, 1, 1, memory.saliency, rest, share, shares);
+            const auto generated = now();
+            kernels.select(gate, 1, memory.saliency, memory.channels, memory.gates, memory.counts, rest, share, shares);
+            const int64_t begin = int64_t(gate.heads) * share / shares, end = int64_t(gate.heads) * (share + 1) / shares;
+            for (int64_t head = begin; head < end; ++head) {
+                void* const choice = choices_of(conv) + head * byte_kernels.choice_bytes(conv);
+                byte_kernels.choose(conv, memory.channels + head * gate.channels, memory.gates + head * gate.channels,
+                                    memory.counts[head], choice);
+                byte_kernels.pack_chosen(conv, int32_t(head), choice,
+                                         chosen + step->chosen + head * byte_kernels.chosen_bytes(conv));
+            }
+            if (watch.runs()) watch.spent(stage, generated - begun, now() - generated);
+        });
+    }
+
+    char* choices_of(const ByteConv& conv) const {
+        return reinterpret_cast<char*>(in_arena(step->choices) + whole_cache_lines(int64_t(SUM_PARTS) * conv.in_channels));
+    }
+
+    const void* end_of_choices(const ByteConv& conv) const {
+        if (!conv.choices) return nullptr;
+        return static_cast<const char*>(conv.choices) + conv.groups * byte_kernels.choice_bytes(conv);
+    }
+
+    Pixels pixels(const ByteView& view, int image) const {
+        uint8_t* const place = reinterpret_cast<uint8_t*>(places[view.place == NOWHERE ? ARENA : view.place]);
+        return {place + view.offset + image * view.image_stride, view.image_stride, view.pixel_stride, view.channels,
+                view.height, view.width};
     }
 
     Selection select_channels(const Planes& x) {
@@ -187,9 +276,23 @@ DGCONV_EXPORT int64_t dgconv_gate_floats(const Gate* gate, int32_t batch) {
     return is_sound(*gate, batch) ? GateMemory::floats(*gate, batch) : -1;
 }
 
+DGCONV_EXPORT int64_t dgconv_choice_floats(const ByteConv* conv) {
+    if (!is_sound(*conv)) return -1;
+    return whole_cache_lines(int64_t(SUM_PARTS) * conv->in_channels) +
+           whole_cache_lines((conv->groups * byte_kernels().choice_bytes(*conv) + 3) / 4);
+}
+
 DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     const View &x = step->input, &y = step->output;
     if (!has_sound_sizes(*step)) return -1;
+    if (step->kind == BYTE_CONV) {
+        const ByteConv& conv = step->bytes;
+        const int64_t floats =
+            (byte_kernels().conv_scratch_bytes(conv, step->byte_output.height, step->byte_output.width) + 3) / 4;
+        if (conv.chooses != 2) return floats;
+        const int64_t gate = whole_cache_lines(conv.in_channels) + kernels().gate_scratch_floats(step->gate);
+        return floats > gate ? floats : gate;
+    }
     if (step->kind == POOL) return kernels().pool_scratch_floats(step->window, shape_of(x), shape_of(y));
     if (step->kind == EXPAND) {
         return kernels().expand_scratch_floats(step->expansion, step->conv, shape_of(x), shape_of(step->other),
@@ -202,12 +305,12 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     return conv > gate ? conv : gate;
 }
 
-DGCONV_EXPORT double dgconv_run(const Program* program, const float* x, float* y, float* arena, int32_t threads,
-                                double* seconds) {
+DGCONV_EXPORT double dgconv_run(const Program* program, const float* x, float* y, float* arena, void* chosen,
+                                int32_t threads, double* seconds) {
     threads = threads_to_be_had(threads);
     Crew crew(threads);
     Stopwatch watch(*program, seconds);
-    const auto work = [&](int rank) { Worker(*program, crew, watch, x, y, arena, rank).run(); };
+    const auto work = [&](int rank) { Worker(*program, crew, watch, x, y, arena, chosen, rank).run(); };
     Crew::Clock::duration taken{0};
 #ifdef _OPENMP
     if (threads > 1) {

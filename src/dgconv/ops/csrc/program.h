@@ -5,6 +5,7 @@
 #pragma once
 
 #include "kernels.h"
+#include "quantized.h"
 
 namespace dgconv {
 
@@ -16,9 +17,16 @@ struct View {
     int32_t place, channels, height, width;
 };
 
+// Pixels of the arena. `offset` is in bytes.
+struct ByteView {
+    int64_t offset, image_stride, pixel_stride;
+    int32_t place, channels, height, width;
+};
+
 // DYNAMIC_CONV: its gate chooses inputs. WINNERS_CONV: its gate chooses outputs.
 enum StepKind : int32_t {
-    CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, ELEMENTWISE = 5, EXPAND = 6, WINNERS_CONV = 7
+    CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, ELEMENTWISE = 5, EXPAND = 6, WINNERS_CONV = 7,
+    QUANTIZE = 8, DEQUANTIZE = 9, BYTE_CONV = 10, BYTE_POOL = 11, BYTE_MEAN = 12, RESCALE = 13
 };
 
 // One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
@@ -40,6 +48,11 @@ struct Step {
     int32_t regions_end;         // what this step and those before it read ends with this region of the program
     int64_t gate_memory;         // what has a gate: room for what it decides by, dgconv_gate_floats of them
     int64_t input_winners;       // WINNERS_CONV, dynamic: gate_memory of the step whose winners are all that it reads
+    ByteView byte_input, byte_output, byte_other;  // what has bytes in the place of input, output, other
+    ByteConv bytes;              // BYTE_CONV. QUANTIZE, DEQUANTIZE, BYTE_MEAN: input_scale, input_zero, result, positions;
+                                 //   RESCALE: multiplier, bias, residual_scale, result, positions; BYTE_POOL: input_zero
+    int64_t choices;             // BYTE_CONV with a gate: room for sums and choices, dgconv_choice_floats of them
+    int64_t chosen;              // ... and bytes from the start of what is kept from run to run, for its weights
 };
 
 struct Program {
@@ -48,6 +61,7 @@ struct Program {
     const Region* regions;  // of weights, in the order in which the steps read them
     int32_t region_count;
     int64_t scratch, scratch_floats;  // in the arena, one after the other for each thread
+    int64_t chosen_bytes;             // kept from run to run; all zeros before the first
 };
 
 // What the time of a step is spent on. `seconds` of dgconv_run is [steps, STAGES].
@@ -62,7 +76,11 @@ int64_t dgconv_gate_floats(const dgconv::Gate*, int32_t batch);
 int64_t dgconv_scratch_floats(const dgconv::Step*);
 // Runs the program. The result does not depend on the number of threads. `seconds` may be null. Returns the seconds it
 // took, where one thread would have been faster than several that were waiting for each other; otherwise 0.
-double dgconv_run(const dgconv::Program*, const float* x, float* y, float* arena, int32_t threads, double* seconds);
+// `chosen` has chosen_bytes, for this run alone; it may be null if there are none.
+double dgconv_run(const dgconv::Program*, const float* x, float* y, float* arena, void* chosen, int32_t threads,
+                  double* seconds);
+// Floats of arena for Step::choices; -1 where its numbers are unsound.
+int64_t dgconv_choice_floats(const dgconv::ByteConv*);
 
 // The two halves of a gate by themselves, on one thread: saliency [B, H, C] of channel means [B, C], and the choice.
 int64_t dgconv_gate_scratch_floats(const dgconv::Gate*);

@@ -1,0 +1,136 @@
+"""Steps of bytes as the native program wants them, in the order in which their channels lie."""
+
+from ctypes import byref
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...ops import structs
+from ...ops.native import library
+from ..graph import ByteConv, ByteMean, BytePool, Bytes, ByteStep, Dequantize, Quantize, Rescale
+from .channel_order import Order, heads_of, is_depthwise, positions
+from .integer_steps import clamp
+
+if TYPE_CHECKING:
+    from .packing import PackedStep
+
+VECTOR = 16  # numbers by channel that may be read behind the last
+
+
+def pack_bytes(packed: "PackedStep", step: ByteStep, orders: dict[str, Order]) -> None:
+    """Fills in the native form of a step."""
+    native, given = packed.native, orders.get(step.input)
+    match step:
+        case Quantize():
+            native.kind = structs.QUANTIZE
+            order = positions(orders[step.output])
+            to_byte = _to_byte(step.bytes)
+            native.bytes = structs.ByteConv(input_scale=1 / step.bytes.scale, result=to_byte)
+            native.bytes.positions = packed.integers(order)
+        case Dequantize() | ByteMean():
+            native.kind = structs.DEQUANTIZE if isinstance(step, Dequantize) else structs.BYTE_MEAN
+            native.bytes = structs.ByteConv(input_scale=step.bytes.scale, input_zero=step.bytes.zero)
+            native.bytes.positions = packed.integers(positions(given))
+        case BytePool():
+            native.kind = structs.BYTE_POOL
+            native.window = structs.Window(step.kind == "max", *step.kernel, *step.stride, *step.padding)
+            native.bytes = structs.ByteConv(input_zero=step.zero)
+        case Rescale():
+            native.kind = structs.RESCALE
+            _pack_rescale(packed, step, given, orders[step.output])
+        case ByteConv():
+            native.kind = structs.BYTE_CONV
+            _pack_conv(packed, step, given, orders[step.output])
+
+
+def _to_byte(result: Bytes, activation: str = "identity") -> structs.ToByte:
+    return structs.ToByte(*clamp(result, activation), result.zero)  # type: ignore[arg-type]
+
+
+def _padded(numbers: Tensor, order: Order) -> Tensor:
+    numbers = numbers if order is None else numbers[order.long()]
+    return torch.cat([numbers, numbers.new_zeros(VECTOR)])
+
+
+def _pack_rescale(packed: "PackedStep", step: Rescale, given: Order, order: Order) -> None:
+    channels = torch.arange(len(step.scale), dtype=torch.int64, device="cpu")
+    reads = channels if step.order is None else torch.tensor(step.order, dtype=torch.int64, device="cpu")
+    places = channels if given is None else positions(given).long()  # type: ignore[union-attr]
+    written = channels if order is None else order.long()
+    source = places[reads][written]
+    native = packed.native
+    native.bytes = structs.ByteConv(
+        multiplier=packed.address(_padded(step.scale, order)),
+        bias=packed.address(_padded(step.shift, order)),
+        residual_scale=step.other_scale,
+        result=_to_byte(step.result, step.activation),
+    )
+    if not torch.equal(source, channels):
+        native.bytes.positions = packed.integers(source.int())
+
+
+def _pack_conv(packed: "PackedStep", step: ByteConv, given: Order, order: Order) -> None:
+    outputs, inputs = len(step.weight), step.weight.shape[1] * step.groups
+    depthwise = is_depthwise(step)
+    groups = step.groups if heads_of(step) == 1 else heads_of(step)
+    conv = structs.ByteConv(
+        *(inputs, outputs, *step.weight.shape[2:], *step.stride, *step.padding, *step.dilation),
+        groups=groups,
+        is_depthwise=depthwise,
+        multiplier=packed.address(_padded(step.multiplier, order)),
+        bias=packed.address(_padded(step.bias, order)),
+        residual_scale=step.residual_scale,
+        input_zero=step.given.zero,
+        result=_to_byte(step.result, step.activation),
+        input_scale=step.given.scale,
+    )
+    weight = step.weight if order is None else step.weight[order.long()]
+    choices = _choices(step, given, depthwise)
+    if step.groups > 1 and choices is not None:
+        weight = _widened(weight, groups, inputs)
+    if given is not None and not depthwise and weight.shape[1] == inputs:
+        weight = weight[:, given.long()]
+    if step.gate is not None:
+        conv.chooses = structs.GATED
+        conv.most_chosen = inputs if step.gate.keep is None else step.gate.keep
+        conv.positions = packed.integers(positions(given))
+        packed.pack_gate(step.gate)
+    elif choices is not None:
+        conv.chooses, conv.most_chosen = structs.FIXED, max(map(len, choices))
+    else:
+        start = -step.given.zero * weight.sum((1, 2, 3), dtype=torch.int32)
+        conv.start = packed.integers(_padded(start, None))
+    weight = weight.contiguous()
+    size = packed.sound(library().dgconv_byte_packed_bytes(byref(conv)), step.output)
+    conv.weight = packed.bytes(size).data_ptr()
+    library().dgconv_pack_bytes(byref(conv), weight.data_ptr(), conv.weight)
+    if conv.chooses == structs.FIXED and choices is not None:
+        size = library().dgconv_choices_bytes(byref(conv)) + library().dgconv_chosen_bytes(byref(conv))
+        conv.choices = packed.bytes(packed.sound(size, step.output)).zero_().data_ptr()
+        for group, channels in enumerate(choices):
+            read = torch.tensor(channels, dtype=torch.int32, device="cpu")
+            library().dgconv_choose_bytes(byref(conv), group, read.data_ptr(), len(read), conv.choices)
+    packed.native.bytes = conv
+
+
+def _choices(step: ByteConv, given: Order, depthwise: bool) -> list[list[int]] | None:
+    """Where in a pixel each group finds what it reads; None: in one block, or where its gate says."""
+    if step.gate is not None or depthwise or (step.picks is None and (step.groups == 1 or given is None)):
+        return None
+    per_group = step.weight.shape[1]
+    read = step.picks or [[*range(g * per_group, (g + 1) * per_group)] for g in range(step.groups)]
+    if given is None:
+        return read
+    places = positions(given)
+    assert places is not None
+    return [sorted(places[channels].tolist()) for channels in read]
+
+
+def _widened(weight: Tensor, groups: int, inputs: int) -> Tensor:
+    """The weights of groups that lie one behind the other, for all inputs; those of other groups are zero."""
+    per_group = inputs // groups
+    wide = weight.new_zeros(len(weight), inputs, *weight.shape[2:])
+    for group, (part, whole) in enumerate(zip(weight.chunk(groups), wide.chunk(groups), strict=True)):
+        whole[:, group * per_group : (group + 1) * per_group] = part
+    return wide

@@ -1,0 +1,165 @@
+// Which channels a group reads, and their weights: of a gate's choice, or one that was made beforehand.
+#pragma once
+
+#include "byte_plan.h"
+
+namespace dgconv::DGCONV_ISA {
+
+constexpr int32_t FULL_GATE = 32767;                  // what the greatest gate of a group becomes
+constexpr float FULL_GATE_UNIT = 32768.0f / 32767.0f;  // by which the product with it is too small
+
+// A choice, in memory of `choice_bytes`. A gated byte is zero + (byte - zero) * factor / 2^15, rounded; sums of them
+// count `unit` times as much. A gate's sign goes to the weights.
+struct Choice {
+    int32_t count;
+    float unit;
+    int32_t is_gated;
+    int32_t* channels;  // [count], in the order of a pixel; ~c for a negative gate
+    int16_t* factors;   // [count], in whole vectors
+    uint64_t* masks;    // of every 64 channels, which are in it
+
+    Choice(const ByteConv& conv, void* memory) : Choice(conv, static_cast<const void*>(memory)) {}
+    Choice(const ByteConv& conv, const void* memory) {
+        char* at = static_cast<char*>(const_cast<void*>(memory));
+        memcpy(&count, at, 4), memcpy(&unit, at + 4, 4), memcpy(&is_gated, at + 8, 4);
+        channels = reinterpret_cast<int32_t*>(at + 64);
+        masks = reinterpret_cast<uint64_t*>(at + 64 + whole_lines(int64_t(conv.in_channels) * 4));
+        factors = reinterpret_cast<int16_t*>(masks + mask_count(conv));
+    }
+    static int mask_count(const ByteConv& conv) { return round_up(divide_up(conv.in_channels, 64), 8); }
+    static int64_t bytes(const ByteConv& conv) {
+        return 64 + whole_lines(int64_t(conv.in_channels) * 4) + int64_t(mask_count(conv)) * 8 +
+               whole_lines(int64_t(conv.in_channels) * 2 + 64);
+    }
+};
+
+inline int64_t choice_bytes(const ByteConv& conv) { return Choice::bytes(conv); }
+
+inline void choose(const ByteConv& conv, const int32_t* channels, const float* gates, int32_t count, void* memory) {
+    float greatest = 0, unit = 1;
+    for (int32_t i = 0; gates && i < count; ++i) {
+        const float size = gates[i] < 0 ? -gates[i] : gates[i];
+        greatest = size > greatest ? size : greatest;
+    }
+    const float ratio = greatest > 0 && greatest <= 3e38f ? float(FULL_GATE) / greatest : 0;
+    const int32_t is_gated = gates != nullptr;
+    if (gates) unit = ratio > 0 ? greatest * FULL_GATE_UNIT : 0;
+    memcpy(memory, &count, 4), memcpy(static_cast<char*>(memory) + 4, &unit, 4);
+    memcpy(static_cast<char*>(memory) + 8, &is_gated, 4);
+    const Choice choice(conv, memory);
+    memset(choice.masks, 0, sizeof(uint64_t) * Choice::mask_count(conv));
+    for (int32_t i = 0; i < count; ++i) {
+        const int32_t place = conv.positions ? conv.positions[channels[i]] : channels[i];
+        choice.masks[place / 64] |= uint64_t(1) << place % 64;
+    }
+    // How many of a choice come before a channel is its place in it.
+    int32_t before[MOST_BYTE_CHANNELS / 64];
+    for (int32_t block = 0, all = 0; block < divide_up(conv.in_channels, 64); ++block) {
+        before[block] = all;
+        all += __builtin_popcountll(choice.masks[block]);
+    }
+    for (int32_t i = 0; i < count; ++i) {
+        const int32_t place = conv.positions ? conv.positions[channels[i]] : channels[i];
+        const uint64_t below = choice.masks[place / 64] & ((uint64_t(1) << place % 64) - 1);
+        const int32_t at = before[place / 64] + __builtin_popcountll(below);
+        const float gate = gates ? gates[i] : 1;
+        choice.channels[at] = gate < 0 ? ~place : place;
+        const float size = gate < 0 ? -gate : gate;
+        choice.factors[at] = int16_t(to_byte(size * ratio, {0, float(FULL_GATE), 0}));
+    }
+    memset(choice.factors + count, 0, 64);
+}
+
+// The weights of a choice, behind what they were made for: memory that is all zeros was made for nothing.
+struct Chosen {
+    int32_t* made_for;  // the number of channels and 1, then they
+    int32_t* start;     // [padded outputs]
+    Weight* weights;
+
+    Chosen(const ByteConv& conv, const BytePlan& plan, void* memory) : Chosen(conv, plan, (const void*)memory) {}
+    Chosen(const ByteConv& conv, const BytePlan& plan, const void* memory) {
+        char* at = static_cast<char*>(const_cast<void*>(memory));
+        made_for = reinterpret_cast<int32_t*>(at);
+        at += whole_lines(int64_t(conv.most_chosen + 1) * 4);
+        start = reinterpret_cast<int32_t*>(at);
+        weights = reinterpret_cast<Weight*>(at + whole_lines(int64_t(plan.padded_outputs()) * 4));
+    }
+};
+
+inline int64_t chosen_bytes(const ByteConv& conv) {
+    const BytePlan plan(conv);
+    return whole_lines(int64_t(conv.most_chosen + 1) * 4) + whole_lines(int64_t(plan.padded_outputs()) * 4) +
+           whole_lines(plan.weights_of(conv.most_chosen) * int64_t(sizeof(Weight)));
+}
+
+// Rows of LANES weights, GROUP of them or fewer, to weights that `dot` takes.
+INLINE void interleave(const int8_t* const* rows, const bool* is_negative, Weight* to) {
+#if defined(__AVX2__)
+    if constexpr (GROUP == 4) {
+        __m128i r[4];
+        UNROLL for (int k = 0; k < 4; ++k) {
+            r[k] = _mm_setzero_si128();
+            if (!rows[k]) continue;
+            r[k] = LANES == 16 ? _mm_loadu_si128((const __m128i*)rows[k]) : _mm_loadl_epi64((const __m128i*)rows[k]);
+            if (is_negative[k]) r[k] = _mm_sub_epi8(_mm_setzero_si128(), r[k]);
+        }
+        const __m128i ab = _mm_unpacklo_epi8(r[0], r[1]), cd = _mm_unpacklo_epi8(r[2], r[3]);
+        __m128i* const q = (__m128i*)to;
+        _mm_storeu_si128(q, _mm_unpacklo_epi16(ab, cd));
+        _mm_storeu_si128(q + 1, _mm_unpackhi_epi16(ab, cd));
+        if constexpr (LANES == 16) {
+            const __m128i ab2 = _mm_unpackhi_epi8(r[0], r[1]), cd2 = _mm_unpackhi_epi8(r[2], r[3]);
+            _mm_storeu_si128(q + 2, _mm_unpacklo_epi16(ab2, cd2));
+            _mm_storeu_si128(q + 3, _mm_unpackhi_epi16(ab2, cd2));
+        }
+        return;
+    }
+#endif
+    for (int lane = 0; lane < LANES; ++lane) {
+        for (int k = 0; k < GROUP; ++k) {
+            const Weight w = rows[k] ? rows[k][lane] : 0;
+            to[lane * GROUP + k] = is_negative[k] ? -w : w;
+        }
+    }
+}
+
+// The weights of all choices lie in rows of outputs: [group][tap][channel][padded output].
+INLINE const int8_t* row_of(const ByteConv& conv, const BytePlan& plan, int group, int tap, int channel) {
+    const int64_t row = (int64_t(group) * plan.taps() + tap) * conv.in_channels + channel;
+    return static_cast<const int8_t*>(conv.weight) + row * plan.padded_outputs();
+}
+
+inline void pack_chosen(const ByteConv& conv, int32_t group, const void* choice_memory, void* memory) {
+    const BytePlan plan(conv);
+    const Choice choice(conv, choice_memory);
+    const Chosen chosen(conv, plan, memory);
+    const int64_t key_bytes = int64_t(choice.count) * 4;
+    if (chosen.made_for[0] == choice.count + 1 && !memcmp(chosen.made_for + 1, choice.channels, key_bytes)) return;
+    chosen.made_for[0] = choice.count + 1;
+    memcpy(chosen.made_for + 1, choice.channels, key_bytes);
+    memset(chosen.start, 0, sizeof(int32_t) * plan.padded_outputs());
+    int64_t done = 0;  // groups
+    for (int run = 0; run < plan.runs; ++run) {
+        const int length = plan.run_taps * choice.count;
+        for (int first = 0; first < length; first += GROUP, ++done) {
+            const int8_t* rows[GROUP] = {};
+            bool is_negative[GROUP] = {};
+            for (int k = 0; k < GROUP && first + k < length; ++k) {
+                const int tap = run * plan.run_taps + (first + k) / choice.count;
+                const int32_t code = choice.channels[(first + k) % choice.count];
+                is_negative[k] = code < 0;
+                rows[k] = row_of(conv, plan, group, tap, code < 0 ? ~code : code);
+                if (!conv.input_zero) continue;
+                const int32_t times = code < 0 ? conv.input_zero : -conv.input_zero;
+                for (int o = 0; o < plan.padded_outputs(); ++o) chosen.start[o] += times * rows[k][o];
+            }
+            for (int vector = 0; vector < plan.vectors; ++vector) {
+                const int8_t* at[GROUP];
+                for (int k = 0; k < GROUP; ++k) at[k] = rows[k] ? rows[k] + vector * LANES : nullptr;
+                interleave(at, is_negative, chosen.weights + plan.place_of(vector, done, plan.groups_of(choice.count)));
+            }
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

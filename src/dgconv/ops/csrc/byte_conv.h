@@ -1,0 +1,228 @@
+// Convolution of bytes: gathers the input of an item and multiplies it, outputs in the lanes, by packed weights.
+#pragma once
+
+#include "byte_depthwise.h"
+#include "byte_gather.h"
+
+namespace dgconv::DGCONV_ISA {
+
+constexpr int SHORT_ROW = LANES == 16 ? 7 : 6;  // pixels; what is shorter is gathered window by window
+
+// Where the outputs of a panel go, pixel by pixel, and what they need.
+struct ByteOutput {
+    const int32_t* start;
+    const float *multiplier, *bias;
+    float unit;
+    ToByte result;
+    uint8_t* y;
+    const uint8_t* residual;  // or null
+    int64_t y_step, residual_step;
+    float residual_scale;
+    int count;                // of outputs
+
+    INLINE ByteOutput at(int64_t pixel) const {
+        ByteOutput moved = *this;
+        moved.y += pixel * y_step;
+        if (residual) moved.residual += pixel * residual_step;
+        return moved;
+    }
+
+    INLINE void put(int vector, int pixel, IntVec sum) const {
+        const int lanes = smaller(LANES, count - vector * LANES);
+        Vec v = to_float(sum) * (load(multiplier + vector * LANES) * unit) + load(bias + vector * LANES);
+        if (residual) {
+            v += to_float(load_bytes(residual + pixel * residual_step + vector * LANES, lanes)) * residual_scale;
+        }
+        store_bytes(y + pixel * y_step + vector * LANES, to_byte(v, result), lanes);
+    }
+};
+
+// VECTORS of outputs for PIXELS neighbours.
+template <int VECTORS, int PIXELS>
+INLINE void multiply_tile(const uint8_t* x, int64_t step, const Run* runs, int run_count, const Weight* w,
+                          const ByteOutput& output) {
+    IntVec sums[VECTORS][PIXELS];
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+        const IntVec start = load(output.start + v * LANES);
+        UNROLL for (int p = 0; p < PIXELS; ++p) sums[v][p] = start;
+    }
+    for (int run = 0; run < run_count; ++run) {
+        const uint8_t* from = x + runs[run].offset;
+        for (int64_t group = runs[run].groups; group > 0; --group) {
+            decltype(load_weights(w)) weights[VECTORS];
+            UNROLL for (int v = 0; v < VECTORS; ++v) weights[v] = load_weights(w + v * LANES * GROUP);
+            UNROLL for (int p = 0; p < PIXELS; ++p) {
+                const Four bytes = spread(from + p * step);
+                UNROLL for (int v = 0; v < VECTORS; ++v) sums[v][p] = dot(sums[v][p], bytes, weights[v]);
+            }
+            from += GROUP;
+            w += VECTORS * LANES * GROUP;
+        }
+    }
+    UNROLL for (int v = 0; v < VECTORS; ++v) {
+        UNROLL for (int p = 0; p < PIXELS; ++p) output.put(v, p, sums[v][p]);
+    }
+}
+
+// A row of neighbours, in tiles of as many as fit in registers, and at the end fewer.
+template <int VECTORS, int PIXELS = SUMS / VECTORS>
+INLINE void multiply_row(const uint8_t* x, int64_t step, int count, const Run* runs, int run_count, const Weight* w,
+                         const ByteOutput& output) {
+    int done = 0;
+    for (; done + PIXELS <= count; done += PIXELS) {
+        multiply_tile<VECTORS, PIXELS>(x + done * step, step, runs, run_count, w, output.at(done));
+    }
+    if constexpr (PIXELS > 1) {
+        constexpr int FEWER = PIXELS > 7 ? PIXELS / 2 : PIXELS > 4 ? 4 : PIXELS / 2;
+        if (done < count) {
+            multiply_row<VECTORS, FEWER>(x + done * step, step, count - done, runs, run_count, w, output.at(done));
+        }
+    }
+}
+
+template <int VECTORS>
+inline void multiply_panel(const Gathered& x, const Run* runs, int run_count, const Weight* w, const ByteOutput& output) {
+    for (int row = 0; row < x.rows; ++row) {
+        multiply_row<VECTORS>(x.data + row * x.row_step, x.step, x.columns, runs, run_count, w,
+                              output.at(int64_t(row) * x.columns));
+    }
+}
+
+// How the work on one image is cut into items: some rows and some panels of the outputs of one group.
+struct ByteItems {
+    int rows, chunks, splits;
+    bool by_window, in_place;
+
+    static int64_t bytes_of(const ByteConv& conv, const BytePlan& plan, int rows, int out_w, int count, bool by_window) {
+        if (by_window) return int64_t(rows) * out_w * plan.taps() * count;
+        const int64_t in_rows = int64_t(rows - 1) * conv.stride_h + int64_t(conv.kernel_h - 1) * conv.dilation_h + 1;
+        return in_rows * (int64_t(out_w - 1) * conv.stride_w + int64_t(conv.kernel_w - 1) * conv.dilation_w + 1) * count;
+    }
+
+    static int most_inputs(const ByteConv& conv) {
+        return conv.chooses ? conv.most_chosen : conv.in_channels / conv.groups;
+    }
+
+    ByteItems(const ByteConv& conv, const BytePlan& plan, int out_h, int out_w, int threads) {
+        const int count = most_inputs(conv);
+        in_place = plan.is_pointwise && !conv.chooses;
+        by_window = !plan.is_pointwise && out_w < SHORT_ROW;
+        const int64_t one = bytes_of(conv, plan, 1, out_w, count, by_window);
+        const int64_t next = bytes_of(conv, plan, 2, out_w, count, by_window) - one;
+        const int64_t room = GATHERED_BYTES - one;
+        rows = room <= 0 || !next ? 1 : room / next + 1 < out_h ? int(room / next) + 1 : out_h;
+        const int wanted = threads == 1 ? 1 : divide_up(3 * threads, conv.groups);
+        chunks = larger(divide_up(out_h, rows), smaller(wanted, divide_up(out_h, by_window ? 2 : 1)));
+        rows = divide_up(out_h, chunks);
+        chunks = divide_up(out_h, rows);
+        const int panels = divide_up(plan.vectors, MOST_PANEL);
+        splits = threads == 1 ? 1 : smaller(panels, divide_up(wanted, chunks));
+    }
+
+    int64_t count(const ByteConv& conv) const { return int64_t(conv.groups) * splits * chunks; }
+};
+
+constexpr int64_t SLACK = 256;  // bytes that may be read or written beyond the last
+
+constexpr char NOTHING[64] = {};  // where there is no choice
+
+inline int64_t conv_scratch_bytes(const ByteConv& conv, int32_t out_h, int32_t out_w) {
+    if (conv.is_depthwise) return 0;
+    const BytePlan plan(conv);
+    const ByteItems items(conv, plan, out_h, out_w, 1);
+    const int count = ByteItems::most_inputs(conv);
+    const int64_t bytes = items.in_place ? 0 : ByteItems::bytes_of(conv, plan, items.rows, out_w, count, items.by_window);
+    return whole_lines(int64_t(sizeof(Run)) * plan.runs) + whole_lines(bytes + SLACK);
+}
+
+inline int64_t packed_bytes(const ByteConv& conv) {
+    if (conv.is_depthwise) return depthwise_packed_bytes(conv);
+    const BytePlan plan(conv);
+    if (conv.chooses) return int64_t(conv.groups) * plan.taps() * conv.in_channels * plan.padded_outputs() + SLACK;
+    return conv.groups * plan.weights_of(conv.in_channels / conv.groups) * int64_t(sizeof(Weight));
+}
+
+inline void pack_weights(const ByteConv& conv, const int8_t* weight, void* packed) {
+    memset(packed, 0, packed_bytes(conv));
+    if (conv.is_depthwise) return pack_depthwise(conv, weight, packed);
+    const BytePlan plan(conv);
+    const int inputs = conv.chooses ? conv.in_channels : conv.in_channels / conv.groups, taps = plan.taps();
+    const int64_t groups = plan.groups_of(inputs), run_groups = groups / plan.runs;
+    for (int o = 0; o < conv.out_channels; ++o) {
+        const int group = o / plan.outputs, output = o % plan.outputs;
+        for (int c = 0; c < inputs; ++c) {
+            for (int tap = 0; tap < taps; ++tap) {
+                const int8_t w = weight[(int64_t(o) * inputs + c) * taps + tap];
+                if (conv.chooses) {
+                    const int64_t row = (int64_t(group) * taps + tap) * inputs + c;
+                    static_cast<int8_t*>(packed)[row * plan.padded_outputs() + output] = w;
+                    continue;
+                }
+                const int run = tap / plan.run_taps, at = tap % plan.run_taps * inputs + c;
+                const int64_t place = plan.place_of(output / LANES, run * run_groups + at / GROUP, groups);
+                Weight* to = static_cast<Weight*>(packed) + group * plan.weights_of(inputs);
+                to[place + output % LANES * GROUP + at % GROUP] = w;
+            }
+        }
+    }
+}
+
+inline void conv(const ByteConv& conv, const void* choices, const void* chosen, Pixels x, Pixels y,
+                 const Pixels* residual, void* scratch, int rank, int threads) {
+    if (conv.is_depthwise) return depthwise(conv, x, y, residual, rank, threads);
+    const BytePlan plan(conv);
+    const ByteItems items(conv, plan, y.height, y.width, threads);
+    const int64_t choice_size = choice_bytes(conv), chosen_size = conv.chooses ? chosen_bytes(conv) : 0;
+    Run* const runs = static_cast<Run*>(scratch);
+    uint8_t* const buffer = static_cast<uint8_t*>(scratch) + whole_lines(int64_t(sizeof(Run)) * plan.runs);
+    const Share share = share_of(items.count(conv), rank, threads);
+    const int panels = divide_up(plan.vectors, MOST_PANEL);
+    for (int64_t index = share.begin; index < share.end; ++index) {
+        const int chunk = index % items.chunks, split = index / items.chunks % items.splits;
+        const int group = int(index / items.chunks / items.splits);
+        const int first_row = chunk * items.rows, rows = smaller(items.rows, y.height - first_row);
+        const int inputs = conv.in_channels / conv.groups, first_output = group * plan.outputs;
+        PixelReader reader{inputs, group * inputs, nullptr, conv.input_zero, conv.in_channels};
+        ByteOutput output{conv.start + first_output, conv.multiplier + first_output, conv.bias + first_output, 1.0f,
+                          conv.result, pixel_of(y, first_row, 0) + first_output,
+                          residual ? pixel_of(*residual, first_row, 0) + first_output : nullptr, y.pixel_stride,
+                          residual ? residual->pixel_stride : 0, conv.residual_scale, plan.outputs};
+        const Weight* weights = static_cast<const Weight*>(conv.weight) + group * plan.weights_of(inputs);
+        const Choice choice(conv, conv.chooses ? static_cast<const char*>(choices) + group * choice_size : NOTHING);
+        if (conv.chooses) {
+            const Chosen packed(conv, plan, static_cast<const char*>(chosen) + group * chosen_size);
+            reader.count = choice.count, reader.choice = &choice;
+            output.start = packed.start, output.unit = choice.unit;
+            weights = packed.weights;
+        }
+        Gathered gathered;
+        if (items.in_place) {
+            const uint8_t* from = pixel_of(x, int64_t(first_row) * conv.stride_h, 0) + reader.first;
+            const bool is_one_row = conv.stride_h == 1 && conv.stride_w == 1;
+            gathered = {from, conv.stride_w * x.pixel_stride, conv.stride_h * int64_t(x.width) * x.pixel_stride,
+                        is_one_row ? 1 : rows, is_one_row ? rows * y.width : y.width};
+            runs[0] = {0, divide_up(inputs, GROUP)};
+        } else if (items.by_window) {
+            gathered = gather_windows(conv, reader, x, first_row, rows, y.width, buffer, runs);
+        } else {
+            gathered = gather_rows(conv, reader, x, first_row, rows, y.width, buffer, runs);
+        }
+        const int64_t groups = plan.groups_of(reader.count);
+        const int end = smaller(plan.vectors, panels * (split + 1) / items.splits * MOST_PANEL);
+        for (int vector = panels * split / items.splits * MOST_PANEL; vector < end;) {
+            const int panel = plan.panel_at(vector);
+            ByteOutput part = output;
+            part.start += vector * LANES, part.multiplier += vector * LANES, part.bias += vector * LANES;
+            part.y += vector * LANES, part.count -= vector * LANES;
+            if (part.residual) part.residual += vector * LANES;
+            const Weight* w = weights + plan.place_of(vector, 0, groups);
+            if (panel == 1) multiply_panel<1>(gathered, runs, plan.runs, w, part);
+            if (panel == 2) multiply_panel<2>(gathered, runs, plan.runs, w, part);
+            if constexpr (MOST_PANEL > 2)
+                if (panel == MOST_PANEL) multiply_panel<MOST_PANEL>(gathered, runs, plan.runs, w, part);
+            vector += panel;
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

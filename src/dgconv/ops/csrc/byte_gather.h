@@ -1,0 +1,155 @@
+// The input of an item, as the product wants it: padded, only the channels of its group, gated.
+#pragma once
+
+#include "byte_choice.h"
+
+namespace dgconv::DGCONV_ISA {
+
+// What a group reads of a pixel.
+struct PixelReader {
+    int count;
+    int first;             // of a block of channels; else
+    const Choice* choice;
+    int32_t zero;
+    int channels;          // of the whole pixel
+
+    // Up to 64 bytes behind the last are written, too.
+    INLINE void read(const uint8_t* pixel, uint8_t* to) const {
+        if (!choice) {
+            memcpy(to, pixel + first, count);
+        } else if (choice->is_gated) {
+            pick<true>(pixel, to);
+        } else {
+            pick<false>(pixel, to);
+        }
+    }
+
+  private:
+    template <bool IS_GATED>
+    INLINE void pick(const uint8_t* pixel, uint8_t* to) const {
+#if defined(__AVX512VBMI2__)
+        const int16_t* factors = choice->factors;
+        const uint64_t* masks = choice->masks;
+        for (int c = 0; c < channels; c += 64) {
+            const __m512i all = channels - c >= 64
+                                    ? _mm512_loadu_si512(pixel + c)
+                                    : _mm512_maskz_loadu_epi8((uint64_t(1) << (channels - c)) - 1, pixel + c);
+            const uint64_t mask = *masks++;
+            const __m512i some = _mm512_maskz_compress_epi8(mask, all);
+            const int picked = int(__builtin_popcountll(mask));
+            if (IS_GATED) {
+                gate_32(_mm512_castsi512_si256(some), factors, to);
+                if (picked > 32) gate_32(_mm512_extracti64x4_epi64(some, 1), factors + 32, to + 32);
+            } else {
+                _mm512_storeu_si512(to, some);
+            }
+            to += picked, factors += picked;
+        }
+#else
+        for (int i = 0; i < count; ++i) {
+            const int32_t code = choice->channels[i];
+            to[i] = pixel[code < 0 ? ~code : code];
+        }
+        if (IS_GATED) gate(to);
+#endif
+    }
+
+    // byte' = zero + ((byte - zero) * factor + 2^14) / 2^15
+#if defined(__AVX512VNNI__)
+    INLINE void gate_32(__m256i bytes, const int16_t* factors, uint8_t* to) const {
+        const __m512i shift = _mm512_set1_epi16(int16_t(zero));
+        const __m512i x = _mm512_sub_epi16(_mm512_cvtepu8_epi16(bytes), shift);
+        const __m512i v = _mm512_add_epi16(_mm512_mulhrs_epi16(x, _mm512_loadu_si512(factors)), shift);
+        _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi16_epi8(v));
+    }
+#endif
+
+    INLINE void gate(uint8_t* bytes) const {
+#if defined(__AVX512VNNI__)
+        for (int i = 0; i < count; i += 32) {
+            gate_32(_mm256_loadu_si256((const __m256i*)(bytes + i)), choice->factors + i, bytes + i);
+        }
+#else
+        for (int i = 0; i < count; ++i) {
+            bytes[i] = uint8_t(zero + (((bytes[i] - zero) * choice->factors[i] + (1 << 14)) >> 15));
+        }
+#endif
+    }
+};
+
+struct Run {
+    int64_t offset;
+    int64_t groups;
+};
+
+// Where the product finds the bytes of a result: those of neighbours in a row are `step` apart, rows are `row_step`.
+struct Gathered {
+    const uint8_t* data;
+    int64_t step, row_step;
+    int rows, columns;
+};
+
+INLINE bool is_inside(int at, int size) { return unsigned(at) < unsigned(size); }
+
+// Input rows with their padding, one behind the other: [row][column][count].
+inline Gathered gather_rows(const ByteConv& conv, const PixelReader& reader, const Pixels& x, int first_row, int rows,
+                            int out_w, uint8_t* to, Run* runs) {
+    const BytePlan plan(conv);
+    const int in_rows = (rows - 1) * conv.stride_h + (conv.kernel_h - 1) * conv.dilation_h + 1;
+    const int columns = (out_w - 1) * conv.stride_w + (conv.kernel_w - 1) * conv.dilation_w + 1;
+    const int64_t row_bytes = int64_t(columns) * reader.count;
+    for (int r = 0; r < in_rows; ++r) {
+        const int in_row = first_row * conv.stride_h - conv.pad_top + r;
+        uint8_t* row = to + r * row_bytes;
+        if (!is_inside(in_row, x.height)) {
+            memset(row, conv.input_zero, row_bytes);
+            continue;
+        }
+        const int left = smaller(columns, conv.pad_left), end = larger(left, smaller(columns, x.width + conv.pad_left));
+        memset(row, conv.input_zero, int64_t(left) * reader.count);
+        const uint8_t* pixel = pixel_of(x, in_row, left - conv.pad_left);
+        uint8_t* at = row + int64_t(left) * reader.count;
+        const bool is_whole = !reader.choice && reader.count == x.pixel_stride;
+        if (is_whole) {
+            memcpy(at, pixel, int64_t(end - left) * reader.count);
+        } else {
+            for (int column = left; column < end; ++column, pixel += x.pixel_stride, at += reader.count) {
+                reader.read(pixel, at);
+            }
+        }
+        memset(row + int64_t(end) * reader.count, conv.input_zero, int64_t(columns - end) * reader.count);
+    }
+    for (int run = 0; run < plan.runs; ++run) {
+        const int tap = run * plan.run_taps, ky = tap / conv.kernel_w, kx = tap % conv.kernel_w;
+        runs[run].offset = ky * conv.dilation_h * row_bytes + int64_t(kx) * conv.dilation_w * reader.count;
+        runs[run].groups = divide_up(plan.run_taps * reader.count, GROUP);
+    }
+    return {to, int64_t(conv.stride_w) * reader.count, conv.stride_h * row_bytes, rows, out_w};
+}
+
+// All that a result is the sum of lies together, for images with short rows: [row][column][tap][count].
+inline Gathered gather_windows(const ByteConv& conv, const PixelReader& reader, const Pixels& x, int first_row, int rows,
+                               int out_w, uint8_t* to, Run* runs) {
+    const BytePlan plan(conv);
+    const int64_t window = int64_t(plan.taps()) * reader.count;
+    uint8_t* at = to;
+    for (int row = first_row; row < first_row + rows; ++row) {
+        for (int column = 0; column < out_w; ++column) {
+            for (int tap = 0; tap < plan.taps(); ++tap, at += reader.count) {
+                const int in_row = row * conv.stride_h - conv.pad_top + tap / conv.kernel_w * conv.dilation_h;
+                const int in_column = column * conv.stride_w - conv.pad_left + tap % conv.kernel_w * conv.dilation_w;
+                if (is_inside(in_row, x.height) && is_inside(in_column, x.width))
+                    reader.read(pixel_of(x, in_row, in_column), at);
+                else
+                    memset(at, conv.input_zero, reader.count);
+            }
+        }
+    }
+    for (int run = 0; run < plan.runs; ++run) {
+        runs[run].offset = int64_t(run) * plan.run_taps * reader.count;
+        runs[run].groups = divide_up(plan.run_taps * reader.count, GROUP);
+    }
+    return {to, window, 0, 1, rows * out_w};
+}
+
+}  // namespace dgconv::DGCONV_ISA

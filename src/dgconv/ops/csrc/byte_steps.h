@@ -1,0 +1,133 @@
+// Steps of bytes that are no convolutions: from and to floats, sums, pooling, rescaling.
+#pragma once
+
+#include "byte_plan.h"
+
+namespace dgconv::DGCONV_ISA {
+
+// Adds up the channels of `count` pixels.
+INLINE void add_pixels(const uint8_t* x, int64_t step, int64_t count, int channels, int32_t* sums) {
+    for (int c = 0; c < channels; c += LANES) {
+        const int lanes = smaller(LANES, channels - c);
+        IntVec some[4] = {};
+        int64_t p = 0;
+        for (; p + 4 <= count; p += 4)
+            UNROLL for (int k = 0; k < 4; ++k) some[k] += load_bytes(x + (p + k) * step + c, lanes);
+        for (; p < count; ++p) some[0] += load_bytes(x + p * step + c, lanes);
+        const IntVec all = (some[0] + some[1]) + (some[2] + some[3]);
+        for (int lane = 0; lane < lanes; ++lane) sums[c + lane] = all[lane];
+    }
+}
+
+inline void sum_pixels(Pixels x, int32_t parts, int32_t* sums, int rank, int threads) {
+    const Share share = share_of(parts, rank, threads);
+    for (int64_t part = share.begin; part < share.end; ++part) {
+        const Share rows = share_of(x.height, int(part), parts);
+        add_pixels(pixel_of(x, rows.begin, 0), x.pixel_stride, (rows.end - rows.begin) * x.width, x.channels,
+                   sums + part * x.channels);
+    }
+}
+
+inline void means(const ByteConv& conv, int32_t parts, const int32_t* sums, int64_t pixels, float* means) {
+    const float scale = conv.input_scale / float(pixels);
+    for (int c = 0; c < conv.in_channels; ++c) {
+        const int place = conv.positions ? conv.positions[c] : c;
+        int64_t sum = -pixels * conv.input_zero;
+        for (int part = 0; part < parts; ++part) sum += sums[int64_t(part) * conv.in_channels + place];
+        means[c] = float(sum) * scale;
+    }
+}
+
+inline void mean_row(Pixels x, const int32_t* positions, float scale, int32_t zero, float* row, int rank, int threads) {
+    const int64_t pixels = int64_t(x.height) * x.width;
+    const Share share = share_of(x.channels, rank, threads);
+    constexpr int BLOCK = 64;
+    int32_t sums[BLOCK];
+    int64_t first = -1;
+    for (int64_t c = share.begin; c < share.end; ++c) {
+        const int64_t place = positions ? positions[c] : c;
+        if (place / BLOCK != first) {
+            first = place / BLOCK;
+            add_pixels(x.data + first * BLOCK, x.pixel_stride, pixels, smaller(BLOCK, int(x.channels - first * BLOCK)),
+                       sums);
+        }
+        row[c] = float(int64_t(sums[place % BLOCK]) - pixels * zero) * (scale / float(pixels));
+    }
+}
+
+inline void quantize(const float* planes, Pixels y, const int32_t* positions, float scale, ToByte to, int rank,
+                     int threads) {
+    const int64_t plane = int64_t(y.height) * y.width;
+    const Share rows = share_of(y.height, rank, threads);
+    for (int64_t p = rows.begin * y.width; p < rows.end * y.width; ++p) {
+        uint8_t* pixel = y.data + p * y.pixel_stride;
+        for (int c = 0; c < y.channels; ++c) {
+            pixel[positions ? positions[c] : c] = uint8_t(to_byte(planes[c * plane + p] * scale, to));
+        }
+    }
+}
+
+inline void dequantize(Pixels x, float* planes, const int32_t* positions, float scale, int32_t zero, int rank,
+                       int threads) {
+    const int64_t pixels = int64_t(x.height) * x.width;
+    const Share share = share_of(x.channels, rank, threads);
+    for (int64_t c = share.begin; c < share.end; ++c) {
+        const uint8_t* from = x.data + (positions ? positions[c] : c);
+        float* to = planes + c * pixels;
+        for (int64_t p = 0; p < pixels; ++p) to[p] = float(from[p * x.pixel_stride] - zero) * scale;
+    }
+}
+
+inline void rescale(Pixels x, const int32_t* from, const float* scale, const float* shift, const Pixels* other,
+                    float other_scale, Pixels y, ToByte to, int rank, int threads) {
+    const Share rows = share_of(y.height, rank, threads);
+    for (int64_t p = rows.begin * y.width; p < rows.end * y.width; ++p) {
+        const uint8_t* in = x.data + p * x.pixel_stride;
+        const uint8_t* add = other ? other->data + p * other->pixel_stride : nullptr;
+        uint8_t* out = y.data + p * y.pixel_stride;
+        for (int c = 0; c < y.channels; c += LANES) {
+            const int lanes = smaller(LANES, y.channels - c);
+            IntVec bytes;
+            if (from) {
+                bytes = IntVec{};
+                for (int lane = 0; lane < lanes; ++lane) bytes[lane] = in[from[c + lane]];
+            } else {
+                bytes = load_bytes(in + c, lanes);
+            }
+            Vec v = to_float(bytes) * load(scale + c) + load(shift + c);
+            if (add) v += to_float(load_bytes(add + c, lanes)) * other_scale;
+            store_bytes(out + c, to_byte(v, to), lanes);
+        }
+    }
+}
+
+// The greatest byte of each window, or their rounded mean, in which the padding counts as zero.
+inline void pool(int32_t is_max, int32_t kernel_h, int32_t kernel_w, int32_t stride_h, int32_t stride_w,
+                 int32_t pad_top, int32_t pad_left, int32_t zero, Pixels x, Pixels y, int rank, int threads) {
+    const Share rows = share_of(y.height, rank, threads);
+    const float part = 1.0f / float(kernel_h * kernel_w);
+    const ToByte to = {0.0f, 255.0f, 0};
+    for (int row = int(rows.begin); row < rows.end; ++row) {
+        const int top = row * stride_h - pad_top, first_row = larger(top, 0), end_row = smaller(top + kernel_h, x.height);
+        for (int column = 0; column < y.width; ++column) {
+            const int left = column * stride_w - pad_left;
+            const int first = larger(left, 0), end = smaller(left + kernel_w, x.width);
+            const int outside = kernel_h * kernel_w - (end_row - first_row) * (end - first);
+            uint8_t* const out = pixel_of(y, row, column);
+            for (int c = 0; c < y.channels; c += LANES) {
+                const int lanes = smaller(LANES, y.channels - c);
+                IntVec result = is_max ? IntVec{} : IntVec{} + outside * zero;
+                for (int r = first_row; r < end_row; ++r) {
+                    for (int k = first; k < end; ++k) {
+                        const IntVec some = load_bytes(pixel_of(x, r, k) + c, lanes);
+                        result = is_max ? (some > result ? some : result) : result + some;
+                    }
+                }
+                if (!is_max) result = to_byte(to_float(result) * part, to);
+                store_bytes(out + c, result, lanes);
+            }
+        }
+    }
+}
+
+}  // namespace dgconv::DGCONV_ISA

@@ -1,0 +1,157 @@
+// Vectors for sums of bytes: LANES sums of 32 bits, to which `dot` adds GROUP products each.
+#pragma once
+
+#include <cstring>
+
+#include "quantized.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define INLINE inline
+#else
+#define INLINE inline __attribute__((always_inline))
+#endif
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 64")
+#endif
+
+namespace dgconv::DGCONV_ISA {
+
+#if defined(__AVX512VNNI__)
+constexpr int LANES = 16, SUMS = 28;  // SUMS: vectors of them that fit in registers, beside what they are made of
+#elif defined(__AVX2__)
+constexpr int LANES = 8, SUMS = 12;
+#else
+constexpr int LANES = 4, SUMS = 8;
+#endif
+
+typedef int32_t IntVec __attribute__((vector_size(4 * LANES), may_alias));
+typedef float Vec __attribute__((vector_size(4 * LANES), may_alias));
+typedef uint8_t ByteVec __attribute__((vector_size(LANES), may_alias));
+
+#if defined(__AVX512VNNI__)
+typedef int8_t Weight;
+constexpr int GROUP = 4;
+typedef __m512i Four;
+INLINE Four spread(const uint8_t* from) {
+    int32_t four;
+    memcpy(&four, from, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+INLINE __m512i load_weights(const Weight* from) { return _mm512_loadu_si512(from); }
+INLINE IntVec dot(IntVec sum, Four x, __m512i w) { return (IntVec)_mm512_dpbusd_epi32((__m512i)sum, x, w); }
+#elif defined(__AVXVNNI__)
+typedef int8_t Weight;
+constexpr int GROUP = 4;
+typedef __m256i Four;
+INLINE Four spread(const uint8_t* from) {
+    int32_t four;
+    memcpy(&four, from, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+INLINE __m256i load_weights(const Weight* from) { return _mm256_loadu_si256((const __m256i*)from); }
+INLINE IntVec dot(IntVec sum, Four x, __m256i w) { return (IntVec)_mm256_dpbusd_avx_epi32((__m256i)sum, x, w); }
+#elif defined(__AVX2__)
+// Products of 16 bits, two at a time: the instruction for bytes saturates.
+typedef int16_t Weight;
+constexpr int GROUP = 2;
+typedef __m256i Four;
+INLINE Four spread(const uint8_t* from) {
+    int16_t two;
+    memcpy(&two, from, sizeof two);
+    return _mm256_cvtepu8_epi16(_mm_set1_epi16(two));
+}
+INLINE __m256i load_weights(const Weight* from) { return _mm256_loadu_si256((const __m256i*)from); }
+INLINE IntVec dot(IntVec sum, Four x, __m256i w) { return sum + (IntVec)_mm256_madd_epi16(x, w); }
+#else
+typedef int32_t Weight;
+constexpr int GROUP = 1;
+typedef int32_t Four;
+INLINE Four spread(const uint8_t* from) { return *from; }
+INLINE IntVec load_weights(const Weight* from) {
+    IntVec w;
+    memcpy(&w, from, sizeof w);
+    return w;
+}
+INLINE IntVec dot(IntVec sum, Four x, IntVec w) { return sum + x * w; }
+#endif
+
+INLINE Vec load(const float* from) {
+    Vec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+INLINE IntVec load(const int32_t* from) {
+    IntVec v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+INLINE Vec to_float(IntVec v) { return __builtin_convertvector(v, Vec); }
+
+// The first `count` bytes; others are 0.
+INLINE IntVec load_bytes(const uint8_t* from, int count) {
+#if defined(__AVX512VNNI__)
+    return (IntVec)_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8((__mmask16)((1u << count) - 1), from));
+#else
+    ByteVec bytes{};
+    if (count == LANES)
+        memcpy(&bytes, from, LANES);
+    else
+        for (int i = 0; i < count; ++i) bytes[i] = from[i];
+    return __builtin_convertvector(bytes, IntVec);
+#endif
+}
+
+INLINE void store_bytes(uint8_t* to, IntVec v, int count) {
+#if defined(__AVX512VNNI__)
+    _mm_mask_storeu_epi8(to, (__mmask16)((1u << count) - 1), _mm512_cvtepi32_epi8((__m512i)v));
+#else
+    const ByteVec bytes = __builtin_convertvector(v, ByteVec);
+    if (count == LANES)
+        memcpy(to, &bytes, LANES);
+    else
+        for (int i = 0; i < count; ++i) to[i] = bytes[i];
+#endif
+}
+
+// Adding this number to a small one leaves its nearest integer, ties to even, in the last bits.
+constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23
+constexpr int32_t ROUNDING_BITS = 0x4b400000;
+
+INLINE IntVec to_byte(Vec v, const ToByte& to) {
+    v = v > to.low ? v : Vec{} + to.low;  // NaN, too
+    v = v < to.high ? v : Vec{} + to.high;
+    return (IntVec)(v + ROUNDING) - (ROUNDING_BITS - to.zero);
+}
+
+INLINE int32_t to_byte(float v, const ToByte& to) {
+    v = v > to.low ? v : to.low;
+    v = v < to.high ? v : to.high;
+    v += ROUNDING;
+    int32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return bits - (ROUNDING_BITS - to.zero);
+}
+
+INLINE int smaller(int a, int b) { return a < b ? a : b; }
+INLINE int larger(int a, int b) { return a > b ? a : b; }
+INLINE int divide_up(int a, int b) { return (a + b - 1) / b; }
+INLINE int round_up(int a, int b) { return divide_up(a, b) * b; }
+INLINE int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }  // of the cache
+
+struct Share {
+    int64_t begin, end;
+};
+INLINE Share share_of(int64_t items, int rank, int threads) {
+    return {items * rank / threads, items * (rank + 1) / threads};
+}
+
+INLINE uint8_t* pixel_of(const Pixels& x, int64_t row, int64_t column) {
+    return x.data + (row * x.width + column) * x.pixel_stride;
+}
+
+}  // namespace dgconv::DGCONV_ISA
