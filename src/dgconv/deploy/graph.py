@@ -269,7 +269,8 @@ def reading(step: Step, names: dict[str, str]) -> Step:
     if isinstance(step, Concat | Torch):
         return replace(step, inputs=[names[name] for name in step.inputs])
     fields = {field: getattr(step, field, None) for field in ("input", "residual", "other")}
-    return replace(step, **{field: names[name] for field, name in fields.items() if name is not None})
+    changed: dict[str, Any] = {field: names[name] for field, name in fields.items() if name is not None}
+    return replace(step, **changed)
 
 
 def tensors_of(record: Any) -> Iterator[Tensor]:

@@ -31,7 +31,8 @@ def pack_bytes(packed: "PackedStep", step: ByteStep, orders: dict[str, Order]) -
         case Dequantize() | ByteMean():
             native.kind = structs.DEQUANTIZE if isinstance(step, Dequantize) else structs.BYTE_MEAN
             native.bytes = structs.ByteConv(input_scale=step.bytes.scale, input_zero=step.bytes.zero)
-            native.bytes.positions = packed.integers(positions(given))
+            order = given if isinstance(step, ByteMean) else positions(given)
+            native.bytes.positions = packed.integers(order)
         case BytePool():
             native.kind = structs.BYTE_POOL
             native.window = structs.Window(step.kind == "max", *step.kernel, *step.stride, *step.padding)

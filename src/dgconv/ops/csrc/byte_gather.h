@@ -13,6 +13,28 @@ struct PixelReader {
     int32_t zero;
     int channels;          // of the whole pixel
 
+    // Neighbours in a row.
+    INLINE void read_row(const uint8_t* pixel, int64_t step, int pixels, uint8_t* to) const {
+#if defined(__AVX512VBMI2__)
+        if (choice && choice->is_gated && channels <= 64 && count <= 32) {  // all that does not change stays in registers
+            const __mmask64 mask = choice->masks[0];
+            const __mmask64 there = channels == 64 ? ~uint64_t(0) : (uint64_t(1) << channels) - 1;
+            const __m512i shift = _mm512_set1_epi16(int16_t(zero)), factors = _mm512_loadu_si512(choice->factors);
+            const __m512i places = _mm512_maskz_compress_epi8(mask, bytes_from_0());
+            const __m512i from = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(places));
+            constexpr __mmask64 EVEN = 0x5555555555555555;
+            for (int p = 0; p < pixels; ++p, pixel += step, to += count) {
+                const __m512i all = _mm512_maskz_loadu_epi8(there, pixel);
+                const __m512i x = _mm512_sub_epi16(_mm512_maskz_permutexvar_epi8(EVEN, from, all), shift);
+                const __m512i v = _mm512_add_epi16(_mm512_mulhrs_epi16(x, factors), shift);
+                _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi16_epi8(v));
+            }
+            return;
+        }
+#endif
+        for (int p = 0; p < pixels; ++p, pixel += step, to += count) read(pixel, to);
+    }
+
     // Up to 64 bytes behind the last are written, too.
     INLINE void read(const uint8_t* pixel, uint8_t* to) const {
         if (!choice) {
@@ -25,21 +47,32 @@ struct PixelReader {
     }
 
   private:
+#if defined(__AVX512VBMI2__)
+    static INLINE __m512i bytes_from_0() {
+        alignas(64) static const uint8_t places[64] = {
+            0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
+            22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43,
+            44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 61, 62, 63};
+        return _mm512_load_si512(places);
+    }
+#endif
+
     template <bool IS_GATED>
     INLINE void pick(const uint8_t* pixel, uint8_t* to) const {
 #if defined(__AVX512VBMI2__)
         const int16_t* factors = choice->factors;
         const uint64_t* masks = choice->masks;
+        const __m512i shift = _mm512_set1_epi16(int16_t(zero));
         for (int c = 0; c < channels; c += 64) {
             const __m512i all = channels - c >= 64
                                     ? _mm512_loadu_si512(pixel + c)
                                     : _mm512_maskz_loadu_epi8((uint64_t(1) << (channels - c)) - 1, pixel + c);
             const uint64_t mask = *masks++;
-            const __m512i some = _mm512_maskz_compress_epi8(mask, all);
             const int picked = int(__builtin_popcountll(mask));
+            const __m512i some = _mm512_maskz_compress_epi8(mask, all);
             if (IS_GATED) {
-                gate_32(_mm512_castsi512_si256(some), factors, to);
-                if (picked > 32) gate_32(_mm512_extracti64x4_epi64(some, 1), factors + 32, to + 32);
+                gate_32(_mm512_castsi512_si256(some), factors, shift, to);
+                if (picked > 32) gate_32(_mm512_extracti64x4_epi64(some, 1), factors + 32, shift, to + 32);
             } else {
                 _mm512_storeu_si512(to, some);
             }
@@ -56,8 +89,7 @@ struct PixelReader {
 
     // byte' = zero + ((byte - zero) * factor + 2^14) / 2^15
 #if defined(__AVX512VNNI__)
-    INLINE void gate_32(__m256i bytes, const int16_t* factors, uint8_t* to) const {
-        const __m512i shift = _mm512_set1_epi16(int16_t(zero));
+    static INLINE void gate_32(__m256i bytes, const int16_t* factors, __m512i shift, uint8_t* to) {
         const __m512i x = _mm512_sub_epi16(_mm512_cvtepu8_epi16(bytes), shift);
         const __m512i v = _mm512_add_epi16(_mm512_mulhrs_epi16(x, _mm512_loadu_si512(factors)), shift);
         _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi16_epi8(v));
@@ -66,8 +98,9 @@ struct PixelReader {
 
     INLINE void gate(uint8_t* bytes) const {
 #if defined(__AVX512VNNI__)
+        const __m512i shift = _mm512_set1_epi16(int16_t(zero));
         for (int i = 0; i < count; i += 32) {
-            gate_32(_mm256_loadu_si256((const __m256i*)(bytes + i)), choice->factors + i, bytes + i);
+            gate_32(_mm256_loadu_si256((const __m256i*)(bytes + i)), choice->factors + i, shift, bytes + i);
         }
 #else
         for (int i = 0; i < count; ++i) {
@@ -113,9 +146,7 @@ inline Gathered gather_rows(const ByteConv& conv, const PixelReader& reader, con
         if (is_whole) {
             memcpy(at, pixel, int64_t(end - left) * reader.count);
         } else {
-            for (int column = left; column < end; ++column, pixel += x.pixel_stride, at += reader.count) {
-                reader.read(pixel, at);
-            }
+            reader.read_row(pixel, x.pixel_stride, end - left, at);
         }
         memset(row + int64_t(end) * reader.count, conv.input_zero, int64_t(columns - end) * reader.count);
     }

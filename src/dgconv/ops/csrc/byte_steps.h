@@ -38,31 +38,38 @@ inline void means(const ByteConv& conv, int32_t parts, const int32_t* sums, int6
     }
 }
 
-inline void mean_row(Pixels x, const int32_t* positions, float scale, int32_t zero, float* row, int rank, int threads) {
+inline void mean_row(Pixels x, const int32_t* order, float scale, int32_t zero, float* row, int rank, int threads) {
+    constexpr int BLOCK = WIDE;
     const int64_t pixels = int64_t(x.height) * x.width;
-    const Share share = share_of(x.channels, rank, threads);
-    constexpr int BLOCK = 64;
-    int32_t sums[BLOCK];
-    int64_t first = -1;
-    for (int64_t c = share.begin; c < share.end; ++c) {
-        const int64_t place = positions ? positions[c] : c;
-        if (place / BLOCK != first) {
-            first = place / BLOCK;
-            add_pixels(x.data + first * BLOCK, x.pixel_stride, pixels, smaller(BLOCK, int(x.channels - first * BLOCK)),
-                       sums);
+    const Share share = share_of(divide_up(x.channels, BLOCK), rank, threads);
+    for (int64_t block = share.begin; block < share.end; ++block) {
+        const int first = int(block) * BLOCK, count = smaller(BLOCK, x.channels - first);
+        int32_t sums[BLOCK];
+        add_pixels(x.data + first, x.pixel_stride, pixels, count, sums);
+        for (int c = 0; c < count; ++c) {
+            const float mean = float(int64_t(sums[c]) - pixels * zero) * (scale / float(pixels));
+            row[order ? order[first + c] : first + c] = mean;
         }
-        row[c] = float(int64_t(sums[place % BLOCK]) - pixels * zero) * (scale / float(pixels));
     }
 }
 
+// Some pixels of one plane at a time: their bytes are a column.
 inline void quantize(const float* planes, Pixels y, const int32_t* positions, float scale, ToByte to, int rank,
                      int threads) {
     const int64_t plane = int64_t(y.height) * y.width;
     const Share rows = share_of(y.height, rank, threads);
-    for (int64_t p = rows.begin * y.width; p < rows.end * y.width; ++p) {
-        uint8_t* pixel = y.data + p * y.pixel_stride;
+    const int64_t first = rows.begin * y.width, end = rows.end * y.width;
+    constexpr int BLOCK = 8 * LANES;
+    for (int64_t p = first; p < end; p += BLOCK) {
+        const int count = end - p < BLOCK ? int(end - p) : BLOCK;
         for (int c = 0; c < y.channels; ++c) {
-            pixel[positions ? positions[c] : c] = uint8_t(to_byte(planes[c * plane + p] * scale, to));
+            const float* from = planes + c * plane + p;
+            uint8_t bytes[BLOCK];
+            int i = 0;
+            for (; i + LANES <= count; i += LANES) store_bytes(bytes + i, to_byte(load(from + i) * scale, to), LANES);
+            for (; i < count; ++i) bytes[i] = uint8_t(to_byte(from[i] * scale, to));
+            uint8_t* pixel = y.data + p * y.pixel_stride + (positions ? positions[c] : c);
+            for (i = 0; i < count; ++i) pixel[i * y.pixel_stride] = bytes[i];
         }
     }
 }
@@ -114,17 +121,26 @@ inline void pool(int32_t is_max, int32_t kernel_h, int32_t kernel_w, int32_t str
             const int first = larger(left, 0), end = smaller(left + kernel_w, x.width);
             const int outside = kernel_h * kernel_w - (end_row - first_row) * (end - first);
             uint8_t* const out = pixel_of(y, row, column);
-            for (int c = 0; c < y.channels; c += LANES) {
-                const int lanes = smaller(LANES, y.channels - c);
-                IntVec result = is_max ? IntVec{} : IntVec{} + outside * zero;
-                for (int r = first_row; r < end_row; ++r) {
-                    for (int k = first; k < end; ++k) {
-                        const IntVec some = load_bytes(pixel_of(x, r, k) + c, lanes);
-                        result = is_max ? (some > result ? some : result) : result + some;
+            const uint8_t* const in = pixel_of(x, first_row, first);
+            const int64_t row_step = int64_t(x.width) * x.pixel_stride;
+            for (int c = 0; is_max && c < y.channels; c += WIDE) {
+                const int count = y.channels - c;
+                WideVec result{};
+                for (int r = 0; r < end_row - first_row; ++r) {
+                    for (int k = 0; k < end - first; ++k) {
+                        const WideVec some = load_wide(in + r * row_step + k * x.pixel_stride + c, count);
+                        result = some > result ? some : result;
                     }
                 }
-                if (!is_max) result = to_byte(to_float(result) * part, to);
-                store_bytes(out + c, result, lanes);
+                store_wide(out + c, result, count);
+            }
+            for (int c = 0; !is_max && c < y.channels; c += LANES) {
+                const int lanes = smaller(LANES, y.channels - c);
+                IntVec sum = IntVec{} + outside * zero;
+                for (int r = 0; r < end_row - first_row; ++r)
+                    for (int k = 0; k < end - first; ++k)
+                        sum += load_bytes(in + r * row_step + k * x.pixel_stride + c, lanes);
+                store_bytes(out + c, to_byte(to_float(sum) * part, to), lanes);
             }
         }
     }

@@ -118,6 +118,26 @@ INLINE void store_bytes(uint8_t* to, IntVec v, int count) {
 #endif
 }
 
+// Bytes as they are, as many as fit in a vector.
+constexpr int WIDE = 4 * LANES;
+typedef uint8_t WideVec __attribute__((vector_size(WIDE), may_alias));
+INLINE WideVec load_wide(const uint8_t* from, int count) {
+#if defined(__AVX512VNNI__)
+    return (WideVec)_mm512_maskz_loadu_epi8(count >= 64 ? ~uint64_t(0) : (uint64_t(1) << count) - 1, from);
+#else
+    WideVec v{};
+    memcpy(&v, from, count < WIDE ? count : WIDE);
+    return v;
+#endif
+}
+INLINE void store_wide(uint8_t* to, WideVec v, int count) {
+#if defined(__AVX512VNNI__)
+    _mm512_mask_storeu_epi8(to, count >= 64 ? ~uint64_t(0) : (uint64_t(1) << count) - 1, (__m512i)v);
+#else
+    memcpy(to, &v, count < WIDE ? count : WIDE);
+#endif
+}
+
 // Adding this number to a small one leaves its nearest integer, ties to even, in the last bits.
 constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23
 constexpr int32_t ROUNDING_BITS = 0x4b400000;

@@ -50,7 +50,8 @@ struct Step {
     int64_t input_winners;       // WINNERS_CONV, dynamic: gate_memory of the step whose winners are all that it reads
     ByteView byte_input, byte_output, byte_other;  // what has bytes in the place of input, output, other
     ByteConv bytes;              // BYTE_CONV. QUANTIZE, DEQUANTIZE, BYTE_MEAN: input_scale, input_zero, result, positions;
-                                 //   RESCALE: multiplier, bias, residual_scale, result, positions; BYTE_POOL: input_zero
+                                 //   RESCALE: multiplier, bias, residual_scale, result, positions; BYTE_POOL: input_zero.
+                                 //   The positions of BYTE_MEAN are the channels at each place
     int64_t choices;             // BYTE_CONV with a gate: room for sums and choices, dgconv_choice_floats of them
     int64_t chosen;              // ... and bytes from the start of what is kept from run to run, for its weights
 };

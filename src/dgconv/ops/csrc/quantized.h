@@ -80,8 +80,8 @@ struct ByteKernels {
                     float other_scale, Pixels y, ToByte, int rank, int threads);
     void (*pool)(int32_t is_max, int32_t kernel_h, int32_t kernel_w, int32_t stride_h, int32_t stride_w,
                  int32_t pad_top, int32_t pad_left, int32_t zero, Pixels x, Pixels y, int rank, int threads);
-    // row[c] = (mean of the bytes - zero) * scale.
-    void (*mean_row)(Pixels x, const int32_t* positions, float scale, int32_t zero, float* row, int rank, int threads);
+    // row[order[c]] = (mean of the bytes c - zero) * scale.
+    void (*mean_row)(Pixels x, const int32_t* order, float scale, int32_t zero, float* row, int rank, int threads);
 };
 
 extern const ByteKernels byte_avx512_vbmi2_kernels, byte_avx512_vnni_kernels, byte_avx_vnni_kernels,
