@@ -75,6 +75,9 @@ def _pack_conv(packed: "PackedStep", step: ByteConv, given: Order, order: Order)
     outputs, inputs = len(step.weight), step.weight.shape[1] * step.groups
     depthwise = is_depthwise(step)
     groups = step.groups if heads_of(step) == 1 else heads_of(step)
+    weight = step.weight if order is None else step.weight[order.long()]
+    if step.groups > 1 and not depthwise and (joined := _joined_groups(groups, outputs)) > 1:
+        weight, groups = _widened(weight, groups, joined), groups // joined
     conv = structs.ByteConv(
         *(inputs, outputs, *step.weight.shape[2:], *step.stride, *step.padding, *step.dilation),
         groups=groups,
@@ -86,10 +89,9 @@ def _pack_conv(packed: "PackedStep", step: ByteConv, given: Order, order: Order)
         result=_to_byte(step.result, step.activation),
         input_scale=step.given.scale,
     )
-    weight = step.weight if order is None else step.weight[order.long()]
-    choices = _choices(step, given, depthwise)
+    choices = None if depthwise else _choices(step, given, groups)
     if step.groups > 1 and choices is not None:
-        weight = _widened(weight, groups, inputs)
+        weight = _widened(weight, groups, groups)
     if given is not None and not depthwise and weight.shape[1] == inputs:
         weight = weight[:, given.long()]
     if step.gate is not None:
@@ -115,12 +117,18 @@ def _pack_conv(packed: "PackedStep", step: ByteConv, given: Order, order: Order)
     packed.native.bytes = conv
 
 
-def _choices(step: ByteConv, given: Order, depthwise: bool) -> list[list[int]] | None:
+def _joined_groups(groups: int, outputs: int) -> int:
+    """How many narrow groups are computed as one: of a vector, each would use a part, and take as long as the whole."""
+    fitting = (count for count in range(1, groups + 1) if groups % count == 0 and count * outputs // groups <= VECTOR)
+    return max(fitting, default=1)
+
+
+def _choices(step: ByteConv, given: Order, groups: int) -> list[list[int]] | None:
     """Where in a pixel each group finds what it reads; None: in one block, or where its gate says."""
-    if step.gate is not None or depthwise or (step.picks is None and (step.groups == 1 or given is None)):
+    if step.gate is not None or (step.picks is None and (groups == 1 or given is None)):
         return None
-    per_group = step.weight.shape[1]
-    read = step.picks or [[*range(g * per_group, (g + 1) * per_group)] for g in range(step.groups)]
+    per_group = step.weight.shape[1] * step.groups // groups
+    read = step.picks or [[*range(g * per_group, (g + 1) * per_group)] for g in range(groups)]
     if given is None:
         return read
     places = positions(given)
@@ -128,10 +136,12 @@ def _choices(step: ByteConv, given: Order, depthwise: bool) -> list[list[int]] |
     return [sorted(places[channels].tolist()) for channels in read]
 
 
-def _widened(weight: Tensor, groups: int, inputs: int) -> Tensor:
-    """The weights of groups that lie one behind the other, for all inputs; those of other groups are zero."""
-    per_group = inputs // groups
-    wide = weight.new_zeros(len(weight), inputs, *weight.shape[2:])
+def _widened(weight: Tensor, groups: int, joined: int) -> Tensor:
+    """The weights of groups that lie one behind the other, so many of which read what each of them does; weights for
+    the inputs of others are zero."""
+    inputs = weight.shape[1]
+    wide = weight.new_zeros(len(weight), inputs * joined, *weight.shape[2:])
     for group, (part, whole) in enumerate(zip(weight.chunk(groups), wide.chunk(groups), strict=True)):
-        whole[:, group * per_group : (group + 1) * per_group] = part
+        first = group % joined * inputs
+        whole[:, first : first + inputs] = part
     return wide

@@ -67,24 +67,28 @@ INLINE void multiply_tile(const uint8_t* x, int64_t step, const Run* runs, int r
 // A row of neighbours, in tiles of as many as fit in registers, and at the end fewer.
 template <int VECTORS, int PIXELS = SUMS / VECTORS>
 INLINE void multiply_row(const uint8_t* x, int64_t step, int count, const Run* runs, int run_count, const Weight* w,
-                         const ByteOutput& output) {
+                         const ByteOutput& output, Ahead* ahead, int64_t lines) {
     int done = 0;
     for (; done + PIXELS <= count; done += PIXELS) {
+        fetch(ahead, lines);
         multiply_tile<VECTORS, PIXELS>(x + done * step, step, runs, run_count, w, output.at(done));
     }
     if constexpr (PIXELS > 1) {
         constexpr int FEWER = PIXELS > 7 ? PIXELS / 2 : PIXELS > 4 ? 4 : PIXELS / 2;
         if (done < count) {
-            multiply_row<VECTORS, FEWER>(x + done * step, step, count - done, runs, run_count, w, output.at(done));
+            multiply_row<VECTORS, FEWER>(x + done * step, step, count - done, runs, run_count, w, output.at(done),
+                                        ahead, lines);
         }
     }
 }
 
 template <int VECTORS>
-inline void multiply_panel(const Gathered& x, const Run* runs, int run_count, const Weight* w, const ByteOutput& output) {
+inline void multiply_panel(const Gathered& x, const Run* runs, int run_count, const Weight* w, const ByteOutput& output,
+                           Ahead* ahead) {
+    const int64_t lines = runs[0].groups * run_count;  // a line in the time of a group, which is about what memory can do
     for (int row = 0; row < x.rows; ++row) {
         multiply_row<VECTORS>(x.data + row * x.row_step, x.step, x.columns, runs, run_count, w,
-                              output.at(int64_t(row) * x.columns));
+                              output.at(int64_t(row) * x.columns), ahead, lines);
     }
 }
 
@@ -168,8 +172,8 @@ inline void pack_weights(const ByteConv& conv, const int8_t* weight, void* packe
 }
 
 inline void conv(const ByteConv& conv, const void* choices, const void* chosen, Pixels x, Pixels y,
-                 const Pixels* residual, void* scratch, int rank, int threads) {
-    if (conv.is_depthwise) return depthwise(conv, x, y, residual, rank, threads);
+                 const Pixels* residual, void* scratch, Ahead* ahead, int rank, int threads) {
+    if (conv.is_depthwise) return depthwise(conv, x, y, residual, ahead, rank, threads);
     const BytePlan plan(conv);
     const ByteItems items(conv, plan, y.height, y.width, threads);
     const int64_t choice_size = choice_bytes(conv), chosen_size = conv.chooses ? chosen_bytes(conv) : 0;
@@ -216,10 +220,10 @@ inline void conv(const ByteConv& conv, const void* choices, const void* chosen, 
             part.y += vector * LANES, part.count -= vector * LANES;
             if (part.residual) part.residual += vector * LANES;
             const Weight* w = weights + plan.place_of(vector, 0, groups);
-            if (panel == 1) multiply_panel<1>(gathered, runs, plan.runs, w, part);
-            if (panel == 2) multiply_panel<2>(gathered, runs, plan.runs, w, part);
+            if (panel == 1) multiply_panel<1>(gathered, runs, plan.runs, w, part, ahead);
+            if (panel == 2) multiply_panel<2>(gathered, runs, plan.runs, w, part, ahead);
             if constexpr (MOST_PANEL > 2)
-                if (panel == MOST_PANEL) multiply_panel<MOST_PANEL>(gathered, runs, plan.runs, w, part);
+                if (panel == MOST_PANEL) multiply_panel<MOST_PANEL>(gathered, runs, plan.runs, w, part, ahead);
             vector += panel;
         }
     }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "kernels.h"
 #include "quantized.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -162,6 +163,22 @@ INLINE int larger(int a, int b) { return a > b ? a : b; }
 INLINE int divide_up(int a, int b) { return (a + b - 1) / b; }
 INLINE int round_up(int a, int b) { return divide_up(a, b) * b; }
 INLINE int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }  // of the cache
+
+// Fetches so many cache lines of what later steps will read.
+INLINE void fetch(Ahead* ahead, int64_t lines) {
+    constexpr int LINE = 16;  // floats
+    for (; lines > 0; --lines) {
+        if (ahead->lines <= 0) {
+            if (ahead->next >= ahead->end) return;
+            const Region& region = ahead->regions[ahead->next++];
+            ahead->lines = region.floats / LINE / ahead->threads;
+            ahead->from = region.data + ahead->lines * LINE * ahead->rank;
+            continue;
+        }
+        __builtin_prefetch(ahead->from, 0, 2);
+        ahead->from += LINE, --ahead->lines;
+    }
+}
 
 struct Share {
     int64_t begin, end;

@@ -48,6 +48,7 @@ bool is_shape(const View& view) {
 
 // Bytes in the place of floats.
 constexpr int64_t MOST_BYTE_CHANNELS = 1 << 14, MOST_TERMS = 1 << 16;  // of a sum in 32 bits
+constexpr int64_t MOST_DEPTHWISE_TAPS = 121;
 constexpr int64_t BYTE_SLACK = 64;                                     // that kernels may read beyond the last
 
 bool is_shape(const ByteView& view) {
@@ -401,7 +402,7 @@ bool is_sound(const ByteConv& conv) {
     if (!is_within(conv.chooses, 0, 2) || !is_within(conv.is_depthwise, 0, 1)) return false;
     if (conv.chooses ? !is_within(conv.most_chosen, 0, conv.in_channels) : conv.in_channels % conv.groups != 0) return false;
     const bool is_depthwise = conv.groups == conv.in_channels && conv.groups == conv.out_channels && !conv.chooses;
-    if (conv.is_depthwise && !is_depthwise) return false;
+    if (conv.is_depthwise && !(is_depthwise && int64_t(conv.kernel_h) * conv.kernel_w <= MOST_DEPTHWISE_TAPS)) return false;
     if (!is_one_direction(conv.kernel_h, conv.stride_h, conv.pad_top, conv.dilation_h)) return false;
     if (!is_one_direction(conv.kernel_w, conv.stride_w, conv.pad_left, conv.dilation_w)) return false;
     const int64_t inputs = conv.chooses ? conv.in_channels : conv.in_channels / conv.groups;

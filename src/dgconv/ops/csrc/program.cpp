@@ -91,8 +91,8 @@ class Worker {
     }
 
     void run_step() {
-        if (step->kind >= QUANTIZE) return run_bytes();
         look_ahead();
+        if (step->kind >= QUANTIZE) return run_bytes();
         const int batch = program.batch;
         const Planes x = planes(step->input), y = planes(step->output), other = planes(step->other);
         const Planes* maybe_other = step->other.place == NOWHERE ? nullptr : &other;
@@ -160,7 +160,7 @@ class Worker {
                 const bool has_gate = conv.chooses == 2;
                 const void* choices = has_gate ? choices_of(conv) : conv.choices;
                 const void* packed = has_gate ? chosen + step->chosen : end_of_choices(conv);
-                return byte_kernels.conv(conv, choices, packed, x, y, other, scratch, share, shares);
+                return byte_kernels.conv(conv, choices, packed, x, y, other, scratch, &ahead, share, shares);
             }
             case QUANTIZE:
                 return byte_kernels.quantize(from.data + image * from.image_stride, y, conv.positions,

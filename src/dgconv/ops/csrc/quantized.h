@@ -11,6 +11,8 @@
 
 namespace dgconv {
 
+struct Ahead;
+
 struct Pixels {
     uint8_t* data;
     int64_t image_stride, pixel_stride;  // bytes
@@ -64,7 +66,7 @@ struct ByteKernels {
     int64_t (*conv_scratch_bytes)(const ByteConv&, int32_t out_h, int32_t out_w);
     // One image. `choices` and `chosen`: of all groups, or null.
     void (*conv)(const ByteConv&, const void* choices, const void* chosen, Pixels x, Pixels y, const Pixels* residual,
-                 void* scratch, int rank, int threads);
+                 void* scratch, Ahead* ahead, int rank, int threads);
 
     // sums[part * C + c], parts rows of the image each; [parts] are whatever `parts` says.
     void (*sum_pixels)(Pixels x, int32_t parts, int32_t* sums, int rank, int threads);
