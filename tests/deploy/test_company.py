@@ -44,7 +44,7 @@ def test_a_program_is_told_by_the_native_code(clock, two_threads):
     layout = prepared._whole._last[1]
     layout._company, used = company.Company(), []
 
-    def slow_run(program, x, y, arena, threads, seconds):
+    def slow_run(program, x, y, arena, chosen, threads, seconds):
         used.append(threads)
         return 0.01 if threads > 1 else 0.0
 

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 int main() {
     double seconds[3 * STAGES] = {};
     Program program{};
-    program.step_count = 3;
+    program.step_count = 3, program.batch = 1;
     Stopwatch watch(program, seconds);
     Crew crew(2);
     const auto walk = [&](int rank) {

@@ -338,7 +338,10 @@ def test_the_environment_chooses_the_instruction_set():
     assert say_isa(DGCONV_ISA="portable").stdout == "portable\n"
     unknown = say_isa(DGCONV_ISA="avx1024")
     assert unknown.returncode != 0
-    assert "DGCONV_ISA='avx1024' is unknown; use avx512, avx2, portable" in unknown.stderr
+    assert (
+        "DGCONV_ISA='avx1024' is unknown; use avx512_vbmi2, avx512_vnni, avx512, avx_vnni, avx2, portable"
+        in unknown.stderr
+    )
 
 
 @needs_library

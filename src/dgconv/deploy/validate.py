@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import visible
 from .calls import NAMES, Slot, Together, TorchCall
-from .graph import Conv, Graph, Step, Torch, values_read
+from .graph import BYTE_STEPS, ByteConv, Concat, Conv, Graph, Quantize, Step, Torch, byte_values, values_read
 from .rules import problem
 
 MOST_STEPS = 4096
@@ -35,6 +35,7 @@ def why_not(graph: Any) -> str | None:
     try:
         _check_types(graph)
         _check_values(graph)
+        _check_bytes(graph)
         for step in graph.steps:
             _check_step(step, graph)
     except _Refused as refused:
@@ -113,15 +114,27 @@ def _check_values(graph: Graph) -> None:
         raise _Refused(f"nothing writes its output {graph.output!r}")
 
 
+def _check_bytes(graph: Graph) -> None:
+    """Steps of bytes read bytes, and all others floats; a network gives floats."""
+    found = byte_values(graph)
+    for step in graph.steps:
+        are_bytes = {name in found for name in values_read(step)}
+        takes_bytes = step.output in found if isinstance(step, Concat) else isinstance(step, BYTE_STEPS)
+        if are_bytes != {takes_bytes and not isinstance(step, Quantize)}:
+            raise _Refused(f"{_named(step)} takes {'bytes' if takes_bytes else 'floats'}, and reads others")
+    if graph.output in found:
+        raise _Refused(f"its output {graph.output!r} is bytes")
+
+
 def _check_step(step: Step, graph: Graph) -> None:
     reason = next(_call_problems(step, graph), None) if isinstance(step, Torch) else problem(step)
-    if reason is None and isinstance(step, Conv) and step.picks is not None:
+    if reason is None and isinstance(step, Conv | ByteConv) and step.picks is not None:
         reason = _unread_weights(step, step.picks)
     if reason is not None:
         raise _Refused(f"{_named(step)}: {reason}")
 
 
-def _unread_weights(step: Conv, picks: list[list[int]]) -> str | None:
+def _unread_weights(step: Conv | ByteConv, picks: list[list[int]]) -> str | None:
     """Weights of channels that a group does not pick are zero, so that it makes no difference to leave them out."""
     for head, picked in enumerate(picks):
         left = torch.ones(step.weight.shape[1], dtype=torch.bool, device="cpu")

@@ -13,7 +13,7 @@ from torch.fx.node import map_aggregate
 
 from ...errors import UserError
 from ..calls import Slot, Together, TorchCall
-from ..graph import Conv, Graph, Pool, Step, Torch, values_read
+from ..graph import ByteConv, BytePool, Concat, Conv, Graph, Pool, Quantize, Rescale, Step, Torch, values_read
 from .budget import BUDGET, VARIABLE, shown
 from .shapes import Shape, as_planes, output_shape
 
@@ -23,6 +23,8 @@ MOST_PARTS = 4096  # tensors that one call gives
 MOST_DIMENSIONS = 8
 MOST_POOLED = 1 << 32  # numbers that a pooling looks at, each as often as it does
 LARGEST_NUMBER = 1 << 40
+DTYPES = (torch.float32, torch.uint8)  # of planes
+GIVES_BYTES = (Quantize, ByteConv, BytePool, Rescale)
 
 
 class Refused(Exception):
@@ -79,7 +81,7 @@ class _Walk:
         batches = set()
         shapes: dict[str, Shape] = {}
         for name, value in zip(values_read(step), given, strict=True):
-            if type(value) is not Tensor or value.dtype != torch.float32 or value.dim() not in (2, 4):
+            if type(value) is not Tensor or value.dtype not in DTYPES or value.dim() not in (2, 4):
                 raise Refused(f"{name!r} is not [batch, channels, height, width] in float32, nor [batch, features]")
             batches.add(len(value))
             shapes[name] = tuple(value.shape[1:])
@@ -89,17 +91,18 @@ class _Walk:
         channels, height, width = as_planes(shape)
         if height * width > self.most_pixels:
             raise Refused(f"its {height} x {width} pixels are over {self.most_pixels}")
-        if isinstance(step, Pool) and prod(step.kernel) * channels * height * width > MOST_POOLED:
+        if isinstance(step, Pool | BytePool) and prod(step.kernel) * channels * height * width > MOST_POOLED:
             raise Refused("its windows are too large for so many pixels")
-        scratch = _copied(step, shapes) if isinstance(step, Conv) else 0
+        scratch = _copied(step, shapes) if isinstance(step, Conv | ByteConv) else 0
         if 4 * scratch > BUDGET.limit:
             raise Refused(f"it needs {shown(4 * scratch)} beside its result")
-        return _empty((batches.pop(), *shape))
+        is_bytes = isinstance(step, GIVES_BYTES) or (isinstance(step, Concat) and given[0].dtype == torch.uint8)
+        return _empty((batches.pop(), *shape), torch.uint8 if is_bytes else torch.float32)
 
 
-def _copied(conv: Conv, shapes: dict[str, Shape]) -> int:
+def _copied(conv: Conv | ByteConv, shapes: dict[str, Shape]) -> int:
     """Floats of an image with its padding, as torch may copy it."""
-    first = conv.expansion or conv
+    first = (conv.expansion if isinstance(conv, Conv) else None) or conv
     channels, height, width = as_planes(shapes[conv.input])
     down, right = (2 * pad + extra for pad, extra in zip(first.padding, first.extra_padding, strict=True))
     return channels * (height + down) * (width + right)
@@ -109,8 +112,8 @@ def _meta(tensor: Tensor) -> Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
-def _empty(shape: Shape) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32, device="meta")
+def _empty(shape: Shape, dtype: torch.dtype) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _bytes(value: Any) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import takewhile
 
-from ..graph import Conv, Elementwise, Graph, Step, Torch, values_read
+from ..graph import Conv, Elementwise, Graph, Step, Torch, byte_values, values_read
 
 TWO_INPUTS = "it reads more than one value from beyond a step that is left to torch"
 MOST_PASSES = 8  # over the graph; what then still stands alone is left to torch
@@ -82,6 +82,7 @@ class _Reach:
         places = {graph.input: -1} | {step.output: place for place, step in enumerate(graph.steps)}
         self.read = [sorted({places[name] for name in values_read(step)}) for step in graph.steps]
         self.is_native = [not isinstance(step, Torch) and why_not(step) is None for step in graph.steps]
+        self.ends_in_bytes = _bytes_alive(graph, last_reads)
         self.second_alive = list(_second_alive([last_reads.get(step.output, -1) for step in graph.steps]))
 
     def end_of_program(self, start: int) -> int:
@@ -91,9 +92,20 @@ class _Reach:
             read = self.read[end - 1]
             if not self.is_native[end - 1] or any(place != outside for place in takewhile(start.__gt__, read)):
                 break
-            if self.second_alive[end] < start:
+            if self.second_alive[end] < start and not self.ends_in_bytes[end - 1]:
                 best = end
         return best
+
+
+def _bytes_alive(graph: Graph, last_reads: dict[str, int]) -> list[bool]:
+    """After each step: whether bytes are yet to be read, which stay within a program."""
+    until = -1
+    found, are_bytes = [], byte_values(graph)
+    for at, step in enumerate(graph.steps):
+        if step.output in are_bytes:
+            until = max(until, last_reads.get(step.output, -1))
+        found.append(until > at)
+    return found
 
 
 def _second_alive(last_reads: list[int]) -> Iterator[int]:

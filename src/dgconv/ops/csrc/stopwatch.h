@@ -17,7 +17,7 @@ class Stopwatch {
     using Clock = std::chrono::steady_clock;
 
     Stopwatch(const Program& program, double* seconds)
-        : seconds(seconds), begin(Clock::now()), stages(seconds ? MOST_STAGES * program.step_count : 0) {}
+        : seconds(seconds), begin(Clock::now()), stages(seconds ? MOST_STAGES * program.batch * program.step_count : 0) {}
 
     bool runs() const { return seconds; }
 
@@ -50,7 +50,7 @@ class Stopwatch {
     }
 
    private:
-    static constexpr int MOST_STAGES = 3;  // of a step: pooling, the gate, computing
+    static constexpr int64_t MOST_STAGES = 3;  // of a step: pooling, the gate, computing; of bytes, for each image
 
     struct Noted {
         Clock::time_point end;

@@ -1,0 +1,117 @@
+"""Networks of bytes: every instruction set equals the integer reference to the bit."""
+
+from collections.abc import Iterator
+from random import Random
+from threading import Thread
+
+import pytest
+import torch
+from torch import Tensor
+
+from dgconv.deploy.graph import ByteConv, Bytes, Graph, Quantize, Rescale
+from dgconv.deploy.run import integer_steps
+from dgconv.deploy.run.prepared import PreparedModel
+from dgconv.deploy.storage import from_bytes, to_bytes
+from dgconv.ops import native
+from tests.deploy.byte_networks import Builder, expected, random_network
+
+NETWORKS = 60
+
+
+@pytest.fixture(params=native.ISAS)
+def any_isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    before = native.isa()
+    if not native.available() or not native.library().dgconv_select_isa(request.param.encode()):
+        pytest.skip(f"this CPU lacks {request.param}, or there are no native kernels")
+    yield request.param
+    native.library().dgconv_select_isa(before.encode())
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+
+
+def test_random_networks_equal_the_reference(any_isa: str) -> None:
+    for number in range(NETWORKS):
+        graph, x = random_network(Random(f"{number}"))
+        model = PreparedModel(graph)
+        assert not model.report().left
+        assert same_bits(model(x), expected(graph, x)), number
+
+
+def test_results_do_not_depend_on_threads() -> None:
+    if not native.available():
+        pytest.skip("no native kernels")
+    before = torch.get_num_threads()
+    try:
+        for number in range(30):
+            graph, x = random_network(Random(f"threads {number}"))
+            results = []
+            for threads in (1, 2, 5):
+                torch.set_num_threads(threads)
+                results.append(PreparedModel(graph)(x))
+            assert same_bits(results[0], results[1]), number
+            assert same_bits(results[0], results[2]), number
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_many_threads_share_a_network_whose_choices_change() -> None:
+    if not native.available():
+        pytest.skip("no native kernels")
+    rng = Random("shared")
+    graphs = (random_network(rng)[0] for _ in range(1000))
+    graph = next(graph for graph in graphs if any(isinstance(s, ByteConv) and s.gate for s in graph.steps[1:3]))
+    model, channels = PreparedModel(graph), graph.steps[1].weight.shape[1]  # type: ignore[union-attr]
+    images = [3 * torch.randn(b, channels, size, size + 1) for size in (9, 13) for b in (1, 3)] * 3
+    wanted = [expected(graph, x) for x in images]
+    wrong: list[int] = []
+
+    def call(offset: int) -> None:
+        for turn in range(40):
+            index = (offset + turn) % len(images)
+            if not same_bits(model(images[index]), wanted[index]):
+                wrong.append(index)
+
+    threads = [Thread(target=call, args=(offset,)) for offset in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_networks_of_bytes_are_stored_as_they_are() -> None:
+    for number in range(20):
+        graph, x = random_network(Random(f"stored {number}"))
+        if any(getattr(step, "picks", None) is not None and not all(step.picks) for step in graph.steps):  # type: ignore[union-attr]
+            continue
+        model = PreparedModel(graph)
+        assert torch.equal(from_bytes(*to_bytes(model))(x).nan_to_num(), model(x).nan_to_num())
+
+
+def test_rounding_and_saturation() -> None:
+    """By hand: ties go to even, the ends of the range hold, a clamp at 6 is in steps of the scale."""
+    v = torch.tensor([-3.0, -0.5, 0.5, 1.5, 2.5, 300.0, float("nan")])
+    assert integer_steps.to_bytes(v, Bytes(1.0, 2), "identity").tolist() == [0, 2, 2, 4, 4, 255, 0]
+    assert integer_steps.to_bytes(v, Bytes(1.0, 2), "relu").tolist() == [2, 2, 2, 4, 4, 255, 2]
+    assert integer_steps.to_bytes(v * 4, Bytes(0.5, 0), "relu6").tolist() == [0, 0, 2, 6, 10, 12, 0]
+
+
+def test_what_heads_wrote_is_added_to_what_lies_otherwise() -> None:
+    """A sum of values whose channels lie in different orders: one is copied into the order of the other."""
+    builder = Builder(Random(3))
+    builder.shape = (6, 5, 5)
+    bytes = Bytes(0.1, 3)
+    weight = torch.randint(-9, 9, (6, 6, 1, 1), generator=builder.generator).to(torch.int8)
+    ones, zeros = torch.full((6,), 0.1), torch.zeros(6)
+    picks = [[0, 1, 2, 3, 4, 5]]
+    steps = [
+        Quantize("x", "a", bytes),
+        ByteConv("a", "two", weight, ones, zeros, bytes, bytes, picks=picks * 2),
+        ByteConv("a", "three", weight, ones, zeros, bytes, bytes, picks=picks * 3, residual="two", residual_scale=0.5),
+        Rescale("three", "y'", ones, zeros, bytes, other="two", other_scale=0.7, order=[5, 4, 3, 2, 1, 0]),
+        integer_steps.Dequantize("y'", "y", bytes),
+    ]
+    graph, x = Graph("x", "y", steps), torch.randn(2, 6, 5, 5)
+    assert same_bits(PreparedModel(graph)(x), expected(graph, x))
