@@ -51,7 +51,7 @@ class BuildNative(build_ext):
             name = Path(source).stem
             # Kernels for bytes give the same bits everywhere: no multiplication is joined with an addition.
             contraction = "off" if name.startswith("byte_") else "fast"
-            flags = COMMON_FLAGS + [f"-ffp-contract={contraction}"] + threads
+            flags = [*COMMON_FLAGS, f"-ffp-contract={contraction}", *threads]
             flags += ISA_FLAGS.get(name, []) if IS_X86 else []
             flags += ["-Wno-maybe-uninitialized"]  # which GCC finds in its own headers
             define = [("DGCONV_FINGERPRINT", f'"{fingerprint()}"')]

@@ -1,4 +1,4 @@
-"""Random networks in int8 against the integer reference, on every instruction set of this CPU: how many, how many differ.
+"""Random networks in int8 against the integer reference, on every instruction set of this CPU: how many differ.
 
 python benchmarks/integer_networks.py --networks 3000 [--json benchmarks/results/integer_networks.json]
 """
@@ -17,7 +17,7 @@ from dgconv.environment import describe_environment
 from dgconv.ops import native
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.deploy.byte_networks import expected, random_network  # noqa: E402
+from tests.deploy.byte_networks import expected, random_network
 
 
 def main() -> int:

@@ -107,9 +107,11 @@ struct ByteItems {
         return conv.chooses ? conv.most_chosen : conv.in_channels / conv.groups;
     }
 
-    ByteItems(const ByteConv& conv, const BytePlan& plan, int out_h, int out_w, int threads) {
+    ByteItems(const ByteConv& conv, const BytePlan& plan, int in_h, int in_w, int out_h, int out_w, int threads) {
         const int count = most_inputs(conv);
-        in_place = plan.is_pointwise && !conv.chooses;
+        // Padding at the bottom or to the right may be more than at the top.
+        const bool is_inside = int64_t(out_h - 1) * conv.stride_h < in_h && int64_t(out_w - 1) * conv.stride_w < in_w;
+        in_place = plan.is_pointwise && !conv.chooses && is_inside;
         by_window = !plan.is_pointwise && out_w < SHORT_ROW;
         const int64_t one = bytes_of(conv, plan, 1, out_w, count, by_window);
         const int64_t next = bytes_of(conv, plan, 2, out_w, count, by_window) - one;
@@ -130,10 +132,10 @@ constexpr int64_t SLACK = 256;  // bytes that may be read or written beyond the 
 
 constexpr char NOTHING[64] = {};  // where there is no choice
 
-inline int64_t conv_scratch_bytes(const ByteConv& conv, int32_t out_h, int32_t out_w) {
+inline int64_t conv_scratch_bytes(const ByteConv& conv, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w) {
     if (conv.is_depthwise) return 0;
     const BytePlan plan(conv);
-    const ByteItems items(conv, plan, out_h, out_w, 1);
+    const ByteItems items(conv, plan, in_h, in_w, out_h, out_w, 1);
     const int count = ByteItems::most_inputs(conv);
     const int64_t bytes = items.in_place ? 0 : ByteItems::bytes_of(conv, plan, items.rows, out_w, count, items.by_window);
     return whole_lines(int64_t(sizeof(Run)) * plan.runs) + whole_lines(bytes + SLACK);
@@ -175,7 +177,7 @@ inline void conv(const ByteConv& conv, const void* choices, const void* chosen, 
                  const Pixels* residual, void* scratch, Ahead* ahead, int rank, int threads) {
     if (conv.is_depthwise) return depthwise(conv, x, y, residual, ahead, rank, threads);
     const BytePlan plan(conv);
-    const ByteItems items(conv, plan, y.height, y.width, threads);
+    const ByteItems items(conv, plan, x.height, x.width, y.height, y.width, threads);
     const int64_t choice_size = choice_bytes(conv), chosen_size = conv.chooses ? chosen_bytes(conv) : 0;
     Run* const runs = static_cast<Run*>(scratch);
     uint8_t* const buffer = static_cast<uint8_t*>(scratch) + whole_lines(int64_t(sizeof(Run)) * plan.runs);

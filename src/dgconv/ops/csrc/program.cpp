@@ -287,8 +287,9 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
     if (!has_sound_sizes(*step)) return -1;
     if (step->kind == BYTE_CONV) {
         const ByteConv& conv = step->bytes;
+        const ByteView &from = step->byte_input, &to = step->byte_output;
         const int64_t floats =
-            (byte_kernels().conv_scratch_bytes(conv, step->byte_output.height, step->byte_output.width) + 3) / 4;
+            (byte_kernels().conv_scratch_bytes(conv, from.height, from.width, to.height, to.width) + 3) / 4;
         if (conv.chooses != 2) return floats;
         const int64_t gate = whole_cache_lines(conv.in_channels) + kernels().gate_scratch_floats(step->gate);
         return floats > gate ? floats : gate;

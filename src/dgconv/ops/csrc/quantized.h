@@ -63,7 +63,7 @@ struct ByteKernels {
     // Packs the weights of a choice unless they are packed already: `chosen` begins with what it was made for.
     void (*pack_chosen)(const ByteConv&, int32_t group, const void* choice, void* chosen);
 
-    int64_t (*conv_scratch_bytes)(const ByteConv&, int32_t out_h, int32_t out_w);
+    int64_t (*conv_scratch_bytes)(const ByteConv&, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w);
     // One image. `choices` and `chosen`: of all groups, or null.
     void (*conv)(const ByteConv&, const void* choices, const void* chosen, Pixels x, Pixels y, const Pixels* residual,
                  void* scratch, Ahead* ahead, int rank, int threads);
