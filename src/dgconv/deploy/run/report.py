@@ -110,7 +110,8 @@ def _kept(gate: GateSpec) -> str:
 
 def kept_share(graphs: Iterable[Graph]) -> float | None:
     """The share of the input channels that gates keep, as far as it is known without images; None without gates."""
-    gates = [step.gate for graph in graphs for step in graph.steps if isinstance(step, Conv) and step.gate]
+    steps = [step for graph in graphs for step in graph.steps if isinstance(step, Conv | ByteConv)]
+    gates = [step.gate for step in steps if step.gate]
     counted = [(gate.keep * len(gate.bias), gate.bias.numel()) for gate in gates if gate.keep is not None]
     kept, channels = (sum(numbers) for numbers in zip(*counted, strict=True)) if counted else (0, 0)
     return kept / channels if channels else None
