@@ -20,7 +20,7 @@ from dgconv.deploy.graph import (
     Step,
 )
 from dgconv.deploy.run import integer_steps
-from dgconv.deploy.run.packing import PackedGate
+from dgconv.deploy.run.packed import PackedGate
 from dgconv.ops.native import library
 
 ACTIVATIONS = ("identity", "relu", "relu6")

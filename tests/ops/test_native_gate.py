@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dgconv.deploy.graph import GateSpec
-from dgconv.deploy.run.packing import PackedGate
+from dgconv.deploy.run.packed import PackedGate
 from dgconv.layers import GlobalGate, HeadGate
 from dgconv.layers.saliency import SaliencyGenerator
 from dgconv.ops import native

@@ -1,7 +1,6 @@
 """Steps of bytes as the native program wants them, in the order in which their channels lie."""
 
 from ctypes import byref
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,14 +10,12 @@ from ...ops.native import library
 from ..graph import ByteConv, ByteMean, BytePool, Bytes, ByteStep, Dequantize, Quantize, Rescale
 from .channel_order import Order, heads_of, is_depthwise, positions
 from .integer_steps import clamp
-
-if TYPE_CHECKING:
-    from .packing import PackedStep
+from .packed import NativeStep, sound_size
 
 VECTOR = 16  # numbers by channel that may be read behind the last
 
 
-def pack_bytes(packed: "PackedStep", step: ByteStep, orders: dict[str, Order]) -> None:
+def pack_bytes(packed: NativeStep, step: ByteStep, orders: dict[str, Order]) -> None:
     """Fills in the native form of a step."""
     native, given = packed.native, orders.get(step.input)
     match step:
@@ -54,7 +51,7 @@ def _padded(numbers: Tensor, order: Order) -> Tensor:
     return torch.cat([numbers, numbers.new_zeros(VECTOR)])
 
 
-def _pack_rescale(packed: "PackedStep", step: Rescale, given: Order, order: Order) -> None:
+def _pack_rescale(packed: NativeStep, step: Rescale, given: Order, order: Order) -> None:
     channels = torch.arange(len(step.scale), dtype=torch.int64, device="cpu")
     reads = channels if step.order is None else torch.tensor(step.order, dtype=torch.int64, device="cpu")
     places = channels if given is None else positions(given).long()  # type: ignore[union-attr]
@@ -71,7 +68,7 @@ def _pack_rescale(packed: "PackedStep", step: Rescale, given: Order, order: Orde
         native.bytes.positions = packed.integers(source.int())
 
 
-def _pack_conv(packed: "PackedStep", step: ByteConv, given: Order, order: Order) -> None:
+def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -> None:
     outputs, inputs = len(step.weight), step.weight.shape[1] * step.groups
     depthwise = is_depthwise(step)
     groups = step.groups if heads_of(step) == 1 else heads_of(step)
@@ -105,12 +102,12 @@ def _pack_conv(packed: "PackedStep", step: ByteConv, given: Order, order: Order)
         start = -step.given.zero * weight.sum((1, 2, 3), dtype=torch.int32)
         conv.start = packed.integers(_padded(start, None))
     weight = weight.contiguous()
-    size = packed.sound(library().dgconv_byte_packed_bytes(byref(conv)), step.output)
+    size = sound_size(library().dgconv_byte_packed_bytes(byref(conv)), step.output)
     conv.weight = packed.bytes(size).data_ptr()
     library().dgconv_pack_bytes(byref(conv), weight.data_ptr(), conv.weight)
     if conv.chooses == structs.FIXED and choices is not None:
         size = library().dgconv_choices_bytes(byref(conv)) + library().dgconv_chosen_bytes(byref(conv))
-        conv.choices = packed.bytes(packed.sound(size, step.output)).zero_().data_ptr()
+        conv.choices = packed.bytes(sound_size(size, step.output)).zero_().data_ptr()
         for group, channels in enumerate(choices):
             read = torch.tensor(channels, dtype=torch.int32, device="cpu")
             library().dgconv_choose_bytes(byref(conv), group, read.data_ptr(), len(read), conv.choices)

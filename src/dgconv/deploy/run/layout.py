@@ -16,7 +16,8 @@ from .budget import BUDGET
 from .byte_packing import VECTOR
 from .company import Company
 from .memory import aligned
-from .packing import PackedStep, sound_size
+from .packed import sound_size
+from .packing import PackedStep
 from .shapes import Shape, as_planes, convolved_shape, value_shapes
 
 CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed

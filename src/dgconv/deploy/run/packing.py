@@ -3,16 +3,16 @@
 from ctypes import byref
 
 import torch
-from torch import Tensor
 
 from ...errors import UserError
 from ...ops import native, structs
 from ...ops.native import library
-from ..graph import BYTE_STEPS, Concat, Conv, Elementwise, GateSpec, GlobalPool, Linear, Norm, Pool, Step, Torch
+from ..graph import BYTE_STEPS, Concat, Conv, Elementwise, GlobalPool, Linear, Norm, Pool, Step, Torch
 from ..rules import problem
 from .byte_packing import pack_bytes
 from .channel_order import Order
 from .memory import PackedMemory
+from .packed import NativeStep, sound_size
 
 SOME_ADDRESS = 1  # that nobody reads from
 
@@ -53,65 +53,13 @@ def _header(step: Conv) -> structs.Conv:
     )
 
 
-def sound_size(size: int, name: str) -> int:
-    """A size that the kernels told, who answer -1 to numbers with which none of theirs would be safe."""
-    if size < 0:
-        raise UserError(f"the native kernels refuse the sizes of the step {name!r}; use smaller images or layers")
-    return size
-
-
-class Packed:
-    """Something the kernels point to, and the tensors behind the pointers."""
-
-    def __init__(self, memory: PackedMemory) -> None:
-        self._memory = memory
-        self._tensors: list[Tensor] = []
-
-    def address(self, tensor: Tensor | None) -> int | None:
-        if tensor is None:
-            return None
-        own = self._empty(tensor.numel())
-        own.view(tensor.shape).copy_(tensor.detach())
-        return own.data_ptr()
-
-    def integers(self, tensor: Tensor | None) -> int | None:
-        return None if tensor is None else self.address(tensor.int().contiguous().view(torch.float32))
-
-    def bytes(self, count: int) -> Tensor:
-        return self._empty(-(-count // 4)).view(torch.uint8)
-
-    def sound(self, size: int, name: str) -> int:
-        return sound_size(size, name)
-
-    def _empty(self, floats: int) -> Tensor:
-        self._tensors.append(self._memory.empty(floats))
-        return self._tensors[-1]
-
-
-class PackedGate(Packed):
-    def __init__(self, gate: GateSpec, memory: PackedMemory | None = None) -> None:
-        super().__init__(memory or PackedMemory())
-        heads, hidden, channels = gate.weight1.shape
-        self.native = structs.Gate(
-            channels,
-            heads,
-            hidden,
-            *map(self.address, (gate.weight1, gate.weight2.mT, gate.bias)),
-            is_global=gate.threshold is not None,
-            keep=gate.keep or 0,
-            threshold=gate.threshold or 0.0,
-        )
-
-
-class PackedStep(Packed):
+class PackedStep(NativeStep):
     """A native step that lacks only the places of what it reads and writes."""
 
     def __init__(self, step: Step, memory: PackedMemory, orders: dict[str, Order] | None = None) -> None:
         super().__init__(memory)
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
-        self.native = structs.Step(output_sums=-1, input_sums=-1, gate_memory=-1, input_winners=-1)
-        self._packed_gate: PackedGate | None = None
         match step:
             case _ if isinstance(step, BYTE_STEPS):
                 pack_bytes(self, step, orders or {})
@@ -159,10 +107,6 @@ class PackedStep(Packed):
                 beta=self.address(step.boost.bias),
                 keep=step.boost.keep,
             )
-
-    def pack_gate(self, gate: GateSpec) -> None:
-        self._packed_gate = PackedGate(gate, self._memory)
-        self.native.gate = self._packed_gate.native
 
     @property
     def chosen_bytes(self) -> int:
