@@ -361,3 +361,43 @@ def test_wrong_inputs():
     x[2, 5, 0, 0] = float("nan")
     with pytest.raises(UserError, match="image 2 of the batch"):
         layer(x)
+
+
+# --- what the paper says of the layer ---
+
+
+def test_the_scale_of_the_generator_does_not_pass_a_batch_norm():
+    """Saliencies twice as large choose the same channels, and the batch norm behind the layer takes the factor out."""
+    layer, norm = DynamicGroupConv2d(16, 8, 3, padding=1, pruning_rate=0.5), torch.nn.BatchNorm2d(8, eps=1e-12)
+    x = torch.rand(6, 16, 5, 5)
+    before = norm(layer(x))
+    with torch.no_grad():
+        layer.generator.weight2.mul_(3)  # behind a ReLU that commutes with the factor
+        layer.generator.bias.mul_(3)
+    torch.testing.assert_close(norm(layer(x)), before, rtol=1e-3, atol=1e-4)
+
+
+def test_at_the_start_every_channel_has_the_same_chance():
+    """Over many fresh layers, no channel is chosen more often than chance has it.
+
+    Where a layer is narrow its few hidden units may all be zero; the saliencies then tie, and the first ones win.
+    """
+    layers, channels, rate = 400, 128, 0.5
+    x = torch.rand(1, channels, 3, 3)
+    kept = torch.zeros(channels)
+    for _ in range(layers):
+        layer = DynamicGroupConv2d(channels, 4, 1, pruning_rate=rate, heads=1)
+        kept += layer.gate.mask(layer.generator(x))[0, 0].float()
+    spread = (layers * rate * (1 - rate)) ** 0.5
+    assert (kept - layers * rate).abs().max() < 5 * spread
+
+
+def test_weights_of_channels_that_are_not_chosen_have_no_gradient():
+    layer = DynamicGroupConv2d(12, 8, 3, padding=1, pruning_rate=0.75, heads=2)
+    x = torch.rand(1, 12, 5, 5)
+    layer(x).square().sum().backward()
+    kept = layer.gate.mask(layer.generator(x))[0].bool()  # [heads, channels]
+    for head in range(2):
+        gradients = layer.weight.grad[head::2].abs().sum((0, 2, 3))
+        assert (gradients[~kept[head]] == 0).all()
+        assert (gradients[kept[head]] > 0).all()
