@@ -212,7 +212,7 @@ def test_torchvision_weights_load_and_compute_the_same(torchvision_models, ours,
 
 
 def test_list_models_takes_patterns():
-    methods = ("cgnet", "dgc", "dgcg", "fbs", "flgc", "lccn", "lgc", "sgc")
+    methods = ("cgnet", "dgc", "dgcg", "fbs", "flgc", "lccn", "lgc", "rnp", "sgc")
     assert list_models("resnet2*") == ["resnet20", *(f"resnet20_{method}" for method in methods)]
 
 
