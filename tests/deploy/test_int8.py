@@ -154,3 +154,18 @@ def test_memory_does_not_grow_with_changing_choices() -> None:
     for seed in range(50):
         prepared(torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(seed)))
     assert len(prepared._whole._chosen._free) == max(1, before)  # type: ignore[union-attr]
+
+
+@needs_kernels
+def test_agreement_of_choices() -> None:
+    model = network("resnet20_dgc")
+    floats, x = deploy.prepare(model), images(12)
+    same = deploy.agreement(floats, floats, x)
+    assert (same.flipped, same.logits, same.overlap) == (0.0, 0.0, 1.0)
+    found = deploy.agreement(floats, in_int8(model), x)
+    assert len(found.layers) == len(same.layers) > 10
+    assert 0.9 < found.overlap <= 1.0
+    assert all(0 <= layer.same <= 1 and layer.same <= layer.overlap + 1e-6 for layer in found.layers)
+    assert found.layers[0].layer in str(found)
+    with pytest.raises(UserError, match="not forms of one network"):
+        deploy.agreement(floats, deploy.prepare(network("resnet20")), x)

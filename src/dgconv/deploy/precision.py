@@ -1,7 +1,6 @@
 """The precisions in which networks are prepared."""
 
-import inspect
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -20,13 +19,7 @@ def prepare_as(model: nn.Module, precision: Precision, calibration: Tensor | Non
     """
     if precision == "float32":
         return prepare(model)
-    known = inspect.signature(prepare).parameters
-    if "precision" not in known:
-        raise UserError("this version of dgconv prepares networks in float32 only")
-    prepare_int8: Any = prepare
-    options = {"force": True} if "force" in known else {}
-    prepared: PreparedModel = prepare_int8(model, precision=precision, calibration=calibration, **options)
-    if getattr(prepared, "precision", precision) != precision:
-        reasons = "; ".join(getattr(prepared.report(), "notes", ()))
-        raise UserError(f"the network cannot be had in {precision} here: {reasons}")
+    prepared = prepare(model, precision=precision, calibration=calibration, force=True)
+    if prepared.precision != precision:
+        raise UserError(f"the network cannot be had in {precision} here: {'; '.join(prepared.notes)}")
     return prepared

@@ -1,0 +1,100 @@
+"""What low precision does to the choice: whether gates keep the same channels, and networks give the same answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from ..errors import UserError
+from ..text import as_text
+from .graph import ByteConv, ByteMean, Conv, GateSpec, GlobalPool, Graph
+from .run import torch_steps
+from .run.prepared import PreparedModel
+
+AT_ONCE = 64  # images
+
+
+@dataclass(frozen=True)
+class LayerAgreement:
+    """Of one dynamic convolution: the share of images and heads whose set of channels is the same, and the mean overlap
+    of the two sets (what both have, of what either has)."""
+
+    layer: str
+    same: float
+    overlap: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Two forms of one network on the same images. ``print`` it for a table."""
+
+    images: int
+    flipped: float  # the share of images whose greatest logit is another
+    logits: float  # the root mean square of the difference, in standard deviations of the logits
+    layers: tuple[LayerAgreement, ...]
+
+    @property
+    def overlap(self) -> float:
+        """The mean over all layers; 1 where there is nothing to choose."""
+        return sum(layer.overlap for layer in self.layers) / len(self.layers) if self.layers else 1.0
+
+    def __rich__(self) -> Table:
+        table = Table("layer", "same channels", "overlap")
+        for layer in self.layers:
+            table.add_row(layer.layer, f"{layer.same:.2%}", f"{layer.overlap:.4f}")
+        table.caption = (
+            f"{self.images} images: {self.flipped:.2%} answered otherwise, logits differ by {self.logits:.4f}"
+        )
+        return table
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+
+def agreement(one: PreparedModel, other: PreparedModel, images: Tensor) -> Agreement:
+    """Compares two prepared forms of one network, such as float32 and int8, on images [N, C, height, width]."""
+    gated = [list(_gated(model.graph)) for model in (one, other)]
+    if len(gated[0]) != len(gated[1]):
+        raise UserError(
+            f"the two are not forms of one network: they have {len(gated[0])} and {len(gated[1])} dynamic convolutions"
+        )
+    with torch.no_grad():
+        results = [_by_parts(model, images) for model in (one, other)]
+        layers = tuple(_compare(first, second, images) for first, second in zip(gated[0], gated[1], strict=True))
+    flipped = float((results[0].argmax(1) != results[1].argmax(1)).float().mean())
+    distance = float((results[0] - results[1]).square().mean().sqrt() / results[0].std().clamp_min(1e-12))
+    return Agreement(len(images), flipped, distance, layers)
+
+
+@dataclass(frozen=True)
+class _Gated:
+    layer: str
+    gate: GateSpec
+    means: PreparedModel  # from images to what the generator is given
+
+
+def _gated(graph: Graph) -> Iterator[_Gated]:
+    """Every gate, and the network up to it."""
+    for index, step in enumerate(graph.steps):
+        if not isinstance(step, Conv | ByteConv) or step.gate is None:
+            continue
+        end = "means of its channels"
+        if isinstance(step, ByteConv):
+            mean: ByteMean | GlobalPool = ByteMean(step.input, end, step.given)
+        else:
+            mean = GlobalPool(step.input, end, step.before)
+        cut = replace(graph, steps=[*graph.steps[:index], mean], output=end)
+        yield _Gated(step.label, step.gate, PreparedModel(cut))
+
+
+def _by_parts(model: PreparedModel, images: Tensor) -> Tensor:
+    return torch.cat([model(part) for part in images.split(AT_ONCE)])
+
+
+def _compare(one: _Gated, other: _Gated, images: Tensor) -> LayerAgreement:
+    kept = [torch_steps.select(form.gate, _by_parts(form.means, images))[1] for form in (one, other)]
+    both, either = (kept[0] & kept[1]).sum(-1), (kept[0] | kept[1]).sum(-1)
+    overlap = torch.where(either > 0, both / either.clamp_min(1), 1.0)
+    return LayerAgreement(one.layer, float((both == either).float().mean()), float(overlap.mean()))
