@@ -25,6 +25,7 @@ from ..graph import (
     Elementwise,
     GlobalPool,
     Graph,
+    Norm,
     Pool,
     Quantize,
     Rescale,
@@ -46,14 +47,22 @@ LEAST_RANGE = 1e-12
 class Seen:
     """What calibration saw of a value."""
 
-    least: float = 0.0
-    most: float = 0.0
-    channels: int = 0
+    channels: int
+    lowest: Tensor  # by channel; zero is among what was seen
+    highest: Tensor
     samples: list[Tensor] = field(default_factory=list)
 
+    @property
+    def least(self) -> float:
+        return float(self.lowest.min())
+
+    @property
+    def most(self) -> float:
+        return float(self.highest.max())
+
     def see(self, value: Tensor) -> None:
-        self.least, self.most = min(self.least, float(value.min())), max(self.most, float(value.max()))
-        self.channels = value.shape[1]
+        self.lowest = torch.minimum(self.lowest, value.amin((0, 2, 3)))
+        self.highest = torch.maximum(self.highest, value.amax((0, 2, 3)))
         flat = value.flatten()
         self.samples.append(flat[:: max(1, len(flat) // SAMPLE)].clone())
 
@@ -116,7 +125,10 @@ def _see(seen: dict[str, Seen], name: str, value: Any) -> None:
         raise UserError(
             f"a calibration image makes {name!r} NaN or infinite; give images as the network was trained on, normalized"
         )
-    seen.setdefault(name, Seen()).see(value)
+    if name not in seen:
+        channels = value.shape[1]
+        seen[name] = Seen(channels, torch.zeros(channels), torch.zeros(channels))
+    seen[name].see(value)
 
 
 def _rounding_error(conv: Conv) -> Conv:
@@ -184,7 +196,7 @@ class _Rewriting:
         self.parts: dict[str, Parts] = {}  # of values that there are in bytes
         self.byte_names: dict[str, str] = {}
         self.float_names: dict[str, str] = {self.old.input: self.old.input}
-        self.alike = _alike(self.old)
+        self.alike, self.is_read_by_channel = _alike(self.old)
         self.last_reads = {name: at for at, step in enumerate(self.old.steps) for name in values_read(step)}
         self.last_reads[self.old.output] = len(self.old.steps)
         for at, step in enumerate(self.old.steps):
@@ -212,8 +224,13 @@ class _Rewriting:
         if name not in self.float_names:
             made = f"{name} as floats"
             (bytes, _), *others = self.parts[name]
-            assert not others, name
-            self.steps.append(Dequantize(self.byte_names[name], made, bytes, label=name))
+            if others:  # bytes as they are, and then what they stand for
+                scale, zero = _by_channel(self.parts[name])
+                norm = Norm(scale.float(), (-zero * scale).float())
+                self.steps.append(Dequantize(self.byte_names[name], f"{name} as they are", Bytes(1.0, 0), label=name))
+                self.steps.append(Elementwise(f"{name} as they are", made, norm, label=name))
+            else:
+                self.steps.append(Dequantize(self.byte_names[name], made, bytes, label=name))
             self.float_names[name] = made
         return self.float_names[name]
 
@@ -268,8 +285,16 @@ class _Rewriting:
     def add_conv(self, step: Conv, names: tuple[str, ...], parts: tuple[Parts, ...]) -> None:
         given, result = parts[0][0][0], self.range_of(step.output)
         weight, scales = rounded_weights(step.weight)
+        written: Parts = [(result, len(weight))]
+        steps = torch.full((len(weight),), result.scale, dtype=torch.float64)  # of a byte, by channel
         bias = torch.zeros(len(weight)) if step.bias is None else step.bias
-        bias = (bias + self.calibration.bias_errors[step.output]).double() / result.scale
+        bias = (bias + self.calibration.bias_errors[step.output]).double()
+        if step.output in self.is_read_by_channel and step.activation != "relu6" and step.residual is None:
+            written = self.ranges_of(step)
+            steps, zeros = _by_channel(written)
+            result = Bytes(1.0, 0)  # what bytes stand for is in the numbers of each channel
+            bias = bias + zeros * steps
+        bias = bias / steps
         residual_scale = 0.0
         if step.residual is not None:
             added = parts[1][0][0]
@@ -280,7 +305,7 @@ class _Rewriting:
             ByteConv(
                 names[0],
                 weight=weight,
-                multiplier=(scales.double() * given.scale / result.scale).float(),
+                multiplier=(scales.double() * given.scale / steps).float(),
                 bias=bias.float(),
                 given=given,
                 result=result,
@@ -291,7 +316,13 @@ class _Rewriting:
                 **{name: getattr(step, name) for name in copied},
             )
         )
-        self.note(step.output, step.output, [(result, len(weight))])
+        self.note(step.output, step.output, written)
+
+    def ranges_of(self, step: Conv) -> Parts:
+        """A range for every channel of a convolution, without a search: few numbers tell too little for one."""
+        seen = self.calibration.seen[step.output]
+        lowest = torch.zeros_like(seen.lowest) if step.activation == "relu" else seen.lowest
+        return [(_bytes_of(*ends), 1) for ends in zip(lowest.tolist(), seen.highest.tolist(), strict=True)]
 
     def add_rescale(self, step: Elementwise, names: tuple[str, ...], parts: tuple[Parts, ...]) -> None:
         result = self.range_of(step.output)
@@ -335,9 +366,9 @@ def _by_channel(parts: Parts) -> tuple[Tensor, Tensor]:
     return torch.cat(scales), torch.cat(zeros)
 
 
-def _alike(graph: Graph) -> dict[str, list[str]]:
+def _alike(graph: Graph) -> tuple[dict[str, list[str]], set[str]]:
     """Of each value, those that have to stand for numbers as it does: where parts that were joined are read by a step
-    that knows one scale only."""
+    that knows one scale only. And the values all of whose readers know a scale for each channel."""
     groups: dict[str, list[str]] = {name: [name] for name in [graph.input, *(step.output for step in graph.steps)]}
 
     def join(one: str, other: str) -> None:
@@ -346,20 +377,22 @@ def _alike(graph: Graph) -> dict[str, list[str]]:
             for name in groups[other]:
                 groups[name] = groups[one]
 
-    knows_parts: dict[str, bool] = {}  # of joined values: whether all who read them know a scale for each channel
+    readers: dict[str, list[Step]] = {}
+    for step in graph.steps:
+        for name in values_read(step):
+            readers.setdefault(name, []).append(step)
+    knows_parts: dict[str, bool] = {}  # whether all who read a value know a scale for each channel
     for step in reversed(graph.steps):
-        readers = [reader for reader in graph.steps if step.output in values_read(reader)]
-        if isinstance(step, Concat | Pool):
-            knows_parts[step.output] = step.output != graph.output and all(
-                _knows_parts(reader, step.output, knows_parts) for reader in readers
-            )
+        name = step.output
+        known = (_knows_parts(reader, name, knows_parts) for reader in readers.get(name, []))
+        knows_parts[name] = name != graph.output and all(known)
     for step in graph.steps:
         if isinstance(step, Concat) and not knows_parts[step.output]:
             for part in step.inputs:
                 join(step.output, part)
-        if isinstance(step, Pool):
-            join(step.output, step.input) if not knows_parts[step.output] else None
-    return groups
+        if isinstance(step, Pool) and not knows_parts[step.output]:
+            join(step.output, step.input)
+    return groups, {name for name, is_known in knows_parts.items() if is_known}
 
 
 def _knows_parts(reader: Step, name: str, knows_parts: dict[str, bool]) -> bool:
