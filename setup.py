@@ -15,15 +15,16 @@ from setuptools.errors import CompileError, LinkError
 SOURCES = Path("src/dgconv/ops/csrc")
 COMMON_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", "-Wall", "-g0"]
 OPENMP = ["-fopenmp"]
-AVX512 = ["-mavx512f", "-mavx512vl", "-mavx512bw", "-mavx512dq", "-mavx2", "-mfma"]
 # One unit per instruction set, all from the same headers; which one runs is decided when the library is loaded.
 ISA_FLAGS = {
-    "isa_avx512": AVX512,
-    "isa_avx2": ["-mavx2", "-mfma"],
-    "byte_avx512_vnni": [*AVX512, "-mavx512vnni"],
-    "byte_avx512_vbmi2": [*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512vbmi2"],
-    "byte_avx_vnni": ["-mavx2", "-mfma", "-mavxvnni"],
-    "byte_avx2": ["-mavx2", "-mfma"],
+    "isa_avx512": "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma",
+    "isa_avx2": "-mavx2 -mfma",
+    "byte_avx512_vbmi2": (
+        "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512vnni -mavx512vbmi -mavx512vbmi2"
+    ),
+    "byte_avx512_vnni": "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512vnni",
+    "byte_avx_vnni": "-mavx2 -mfma -mavxvnni",
+    "byte_avx2": "-mavx2 -mfma",
 }
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
@@ -52,7 +53,7 @@ class BuildNative(build_ext):
             # Kernels for bytes give the same bits everywhere: no multiplication is joined with an addition.
             contraction = "off" if name.startswith("byte_") else "fast"
             flags = [*COMMON_FLAGS, f"-ffp-contract={contraction}", *threads]
-            flags += ISA_FLAGS.get(name, []) if IS_X86 else []
+            flags += ISA_FLAGS.get(name, "").split() if IS_X86 else []
             flags += ["-Wno-maybe-uninitialized"]  # which GCC finds in its own headers
             define = [("DGCONV_FINGERPRINT", f'"{fingerprint()}"')]
             objects += self.compiler.compile([source], self.build_temp, define, extra_postargs=flags)
