@@ -279,7 +279,7 @@ def test_models(capsys):
         (["macs", "resnet20_dgc", "--pruning-rate", "1.5"], "must be in [0, 1), got 1.5"),
         (["macs", "resnet20_dgc", "--heads", "3"], "3 heads, 16 output channels"),
         (["macs", "resnet20", "--input-size", "4", "32", "32"], "4 channels"),
-        (["models", "vgg*"], "no model matches 'vgg*'"),
+        (["models", "inception*"], "no model matches 'inception*'"),
         (["eval", "no/where"], "no/where is not a run folder"),
         (["train", "--data", "cifar10"], "needs --data-dir"),
         (["train", "--data", "mnist"], "unknown data set 'mnist'"),
@@ -325,7 +325,7 @@ def test_models(capsys):
         (["train", "--dry-run", "--heads", "3"], "3 heads, 32 output channels"),
         (["train", "--device", "gpu"], "gpu"),
         (["train", "--workers", "-1"], "--workers must be a whole number from 0 to 1000, got -1; 0 decodes without"),
-        (["recipes", "vgg*"], "no recipe matches 'vgg*'"),
+        (["recipes", "inception*"], "no recipe matches 'inception*'"),
         (["import-authors", "nowhere.tar", "out"], "nowhere.tar: no such file"),
     ],
 )
