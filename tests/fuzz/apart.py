@@ -48,7 +48,7 @@ class _Layout(layout.Layout):
         self._scratch_floats += GAP
         self._program.scratch_floats = self._scratch_floats
 
-    def run(self, x: Tensor, y: Tensor, seconds: Tensor | None = None) -> None:
+    def run(self, x: Tensor, y: Tensor, chosen: Tensor | None = None, seconds: Tensor | None = None) -> None:
         threads = torch.get_num_threads()
         floats = self._arena_floats + threads * self._scratch_floats
         BUDGET.give_back(BUDGET.take(floats))  # which may refuse
@@ -58,8 +58,8 @@ class _Layout(layout.Layout):
         for offset, length in self._given + scratch:
             _asan("unpoison", arena, offset, length)
         try:
-            times = None if seconds is None else seconds.data_ptr()
-            self._run(self._program_address, x.data_ptr(), y.data_ptr(), arena.data_ptr(), threads, times)
+            kept, times = (None if part is None else part.data_ptr() for part in (chosen, seconds))
+            self._run(self._program_address, x.data_ptr(), y.data_ptr(), arena.data_ptr(), kept, threads, times)
         finally:
             _asan("unpoison", arena, 0, floats)
 

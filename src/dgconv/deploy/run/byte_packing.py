@@ -5,6 +5,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
+from ...errors import UserError
 from ...ops import structs
 from ...ops.native import library
 from ..graph import ByteConv, ByteMean, BytePool, Bytes, ByteStep, Dequantize, Quantize, Rescale
@@ -42,6 +43,13 @@ def pack_bytes(packed: NativeStep, step: ByteStep, orders: dict[str, Order]) -> 
             _pack_conv(packed, step, given, orders[step.output])
 
 
+def _refuse_misfit(step: ByteStep, given: Order, channels: int) -> None:
+    """What reads bytes must have as many channels as what wrote them. Others are refused by their shapes, but only
+    when there is an image."""
+    if given is not None and len(given) != channels:
+        raise UserError(f"{step.input!r} has {len(given)} channels, and {step.output!r} reads {channels}")
+
+
 def _to_byte(result: Bytes, activation: str = "identity") -> structs.ToByte:
     return structs.ToByte(*clamp(result, activation), result.zero)  # type: ignore[arg-type]
 
@@ -52,6 +60,8 @@ def _padded(numbers: Tensor, order: Order) -> Tensor:
 
 
 def _pack_rescale(packed: NativeStep, step: Rescale, given: Order, order: Order) -> None:
+    _refuse_misfit(step, given, len(step.scale))
+    _refuse_misfit(step, order, len(step.scale))
     channels = torch.arange(len(step.scale), dtype=torch.int64, device="cpu")
     reads = channels if step.order is None else torch.tensor(step.order, dtype=torch.int64, device="cpu")
     places = channels if given is None else positions(given).long()  # type: ignore[union-attr]
@@ -70,6 +80,8 @@ def _pack_rescale(packed: NativeStep, step: Rescale, given: Order, order: Order)
 
 def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -> None:
     outputs, inputs = len(step.weight), step.weight.shape[1] * step.groups
+    _refuse_misfit(step, given, inputs)
+    _refuse_misfit(step, order, outputs)
     depthwise = is_depthwise(step)
     groups = step.groups if heads_of(step) == 1 else heads_of(step)
     weight = step.weight if order is None else step.weight[order.long()]
