@@ -25,7 +25,6 @@ COMMANDS = [
     ["export", "{run}", "--out", "{out}.onnx"],
     ["explore", "{run}", "--out", "{out}"],
     ["report", "{run}", "--out", "{out}"],
-    ["bench", "{run}", "--json", "{out}"],
     ["bench", "{run}", "--picture", "{out}.png"],
 ]
 

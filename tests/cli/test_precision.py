@@ -27,7 +27,7 @@ def calibrations(monkeypatch):
     """What is given to prepare in int8."""
     given = []
 
-    def prepare_int8(model, precision="float32", calibration=None):
+    def prepare_int8(model, precision="float32", calibration=None, force=False):
         if precision == "float32":
             return prepare(model)
         given.append(calibration)
@@ -67,16 +67,6 @@ def test_export(head_folder, calibrations, tmp_path, capsys):
     assert f"differs from the network by {gap:.1g} of" in told, "on images of the kind it was calibrated for"
     x = torch.randn(2, *run.input_size)
     torch.testing.assert_close(load(tmp_path / "fast")(x), logits_of_bias(run.model)(x))
-
-
-@pytest.mark.parametrize("command", ["eval", "export"])
-def test_a_version_without_int8_says_so(head_folder, tmp_path, capsys, command, monkeypatch):
-    monkeypatch.setattr(precision, "prepare", lambda model: None)
-    out = ["--out", str(tmp_path / "fast")] if command == "export" else []
-    with pytest.raises(SystemExit, match="2"):
-        main([command, str(head_folder), "--precision", "int8", *out])
-    assert "prepares networks in float32 only" in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_stays_in_float32_is_not_called_int8(head_folder, calibrations, monkeypatch, capsys):

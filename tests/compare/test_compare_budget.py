@@ -78,7 +78,7 @@ def test_the_offset_keeps_the_measured_macs_at_the_budget(method):
 
 
 def test_a_mac_budget_is_for_some_methods_only():
-    with pytest.raises(UserError, match="_cgnet and _lccn models"):
+    with pytest.raises(UserError, match="_cgnet and _lccn and _rnp models"):
         MacBudget(create_model("resnet20_sgc", groups=2), 0.5)
     with pytest.raises(UserError, match="above 0 and up to 1"):
         MacBudget(create_model("resnet20_cgnet"), 0)

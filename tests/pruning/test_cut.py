@@ -39,7 +39,7 @@ def test_equals_the_training_form_without_masks(network, backbone, method):
     assert pruning_of(smaller) is None
     added = {type(layer) for layer in smaller.modules()} - {type(layer) for layer in network(backbone).modules()}
     assert added <= {Spread, IndexedGroupConv2d, IndexedLinear}
-    assert count_macs(smaller).macs < 0.85 * count_macs(network(backbone)).macs
+    assert count_macs(smaller).macs < 0.88 * count_macs(network(backbone)).macs
     assert smaller.num_features == smaller.get_classifier().in_features
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 import torch
@@ -35,6 +35,9 @@ class Choice:
     kept: dict[str, Tensor]  # by layer: the channels that each head keeps, [H, C] bool
 
 
+_TRACING = RLock()  # to prepare a network torch follows all modules that are called meanwhile, by any thread
+
+
 class NetworkAtRate:
     """The network at one pruning rate. It shares its weights with the others: only norms and gates are its own."""
 
@@ -55,7 +58,7 @@ class NetworkAtRate:
         with self._running, ExitStack() as stack:
             for name, layer in dynamic_layers(self.network):
                 stack.enter_context(layer.gate.observed_by(partial(note, name)))
-            with self._cost, passing_overflow():
+            with self._cost, passing_overflow(), _TRACING:
                 logits = self.network(x[None])
             if not logits.isfinite().all():
                 raise UserError("this image overflows in the network, which has no answer for it; look at another one")
@@ -64,7 +67,9 @@ class NetworkAtRate:
 
     @cached_property
     def _prepared(self) -> PreparedModel:
-        return prepare(self.copy().cpu().eval())
+        network = self.copy().cpu().eval()
+        with _TRACING:
+            return prepare(network)
 
     def _milliseconds(self, image: Tensor) -> float:
         """What the image takes once the network is prepared; the median of some calls."""
@@ -78,7 +83,8 @@ class NetworkAtRate:
 
     def at(self, rate: float, calibration: Tensor) -> "NetworkAtRate":
         network = self.copy()
-        set_rate(network, rate, calibration)
+        with _TRACING:
+            set_rate(network, rate, calibration)
         return NetworkAtRate(network, self.input_size)
 
     @torch.no_grad()
@@ -87,7 +93,8 @@ class NetworkAtRate:
         network = self.copy()
         with passing_overflow(), record(network, examples=0) as recording:
             for images in batches:
-                network(images)
+                with _TRACING:
+                    network(images)
         return recording
 
 

@@ -12,7 +12,7 @@ from ._images import one_of_each_class, shortened, show_image
 from .style import BLUE, GREY, RED, Drawing, entitle, in_large_type, new_figure
 
 OUTPUTS = 4
-CLASS_LETTERS = 24  # that fit above a panel
+CLASS_LETTERS = 18  # that fit above a panel
 
 
 @in_large_type
