@@ -143,3 +143,19 @@ def test_abandoning_a_pass_is_harmless(files):
 def test_refuses_a_batch_size_below_one(files):
     with pytest.raises(UserError, match="batch size 0"):
         next(split_of(files).batches(0, train=True))
+
+
+def test_a_larger_smallest_crop_shows_more_of_each_image(files):
+    """Of images that brighten from left to right a whole one shows all shades, a small part few."""
+    ramp = np.repeat(np.linspace(0, 255, 64).astype(np.uint8)[None, :, None], 64, 0).repeat(3, 2)
+    for file in files:
+        Image.fromarray(ramp).save(file)
+    small, large = split_of(files).with_smallest_crop(0.01), split_of(files).with_smallest_crop(0.9)
+
+    def shades(split):
+        images = epoch(split, train=True)[0]
+        return (images.amax((1, 2, 3)) - images.amin((1, 2, 3))).mean()
+
+    assert shades(large) > 200 > shades(small)
+    assert split_of(files).smallest_crop == 0.08
+    assert torch.equal(epoch(large, train=False)[0], epoch(small, train=False)[0])

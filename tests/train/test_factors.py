@@ -200,6 +200,11 @@ def test_cutout_is_for_images_in_memory():
 
 
 @pytest.mark.slow
+def test_smallest_crop_is_for_photos():
+    with pytest.raises(UserError, match="`smallest_crop` is for photos"):
+        Recipe.of(smallest_crop=0.5).load_data()
+
+
 def test_the_end_of_the_ramp(tmp_path):
     """Head-wise, with one threshold, and as a MAC budget: at the end of the first of two epochs all is pruned."""
     small = SMALL | {"epochs": 2, "threshold_every": 1, "image_size": 8}

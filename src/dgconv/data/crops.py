@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 from PIL.Image import Resampling, Transpose
 
-AREA = (0.08, 1.0)  # of the image, that a training crop covers
+SMALLEST = 0.08  # share of the image that a training crop covers at least
 RATIO = (3 / 4, 4 / 3)  # of its width to its height
 TRIES = 10
 LONGEST = 4  # times the shorter side: what is further out never comes into the middle
@@ -14,10 +14,10 @@ LONGEST = 4  # times the shorter side: what is further out never comes into the 
 Box = tuple[int, int, int, int]  # left, upper, right, lower
 
 
-def random_box(width: int, height: int, rng: np.random.Generator) -> Box:
+def random_box(width: int, height: int, rng: np.random.Generator, smallest: float = SMALLEST) -> Box:
     """A random part of the image; the largest central one allowed when none drawn fits."""
     for _ in range(TRIES):
-        area = width * height * rng.uniform(*AREA)
+        area = width * height * rng.uniform(smallest, 1.0)
         ratio = math.exp(rng.uniform(*np.log(RATIO)))
         w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
@@ -32,12 +32,12 @@ def central_box(width: int, height: int, w: int, h: int) -> Box:
     return left, upper, left + w, upper + h
 
 
-def random_view(image: Image.Image, size: int, rng: np.random.Generator) -> Image.Image:
+def random_view(image: Image.Image, size: int, rng: np.random.Generator, smallest: float = SMALLEST) -> Image.Image:
     """A random part of the image, mirrored half of the time.
 
     Cut out before it is scaled: `resize(box=...)` would let pixels outside of the box bleed in.
     """
-    view = image.crop(random_box(*image.size, rng)).resize((size, size), Resampling.BILINEAR)
+    view = image.crop(random_box(*image.size, rng, smallest)).resize((size, size), Resampling.BILINEAR)
     return view.transpose(Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else view
 
 

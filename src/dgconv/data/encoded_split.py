@@ -1,8 +1,9 @@
 """A split decoded while it is used, for images too large or too many to keep in memory."""
 
+import copy
 import multiprocessing
 from collections.abc import Iterator
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..errors import UserError
 from .base import Batch, OnSkip
 from .corrupt import CorruptImage, CorruptImages
-from .crops import central_view, random_view
+from .crops import SMALLEST, central_view, random_view
 from .decode import Encoded, decode_and, default_workers, none_readable
 from .order import batches_of, draw, epoch_order
 from .stats import Stats
@@ -33,14 +34,22 @@ class EncodedSplit:
         image_size: int = IMAGE_SIZE,
         workers: int | None = None,
         corrupt: CorruptImages | None = None,
+        smallest_crop: float = SMALLEST,
     ) -> None:
         self.source, self.labels, self.stats = source, labels, stats
         self.image_size = image_size
         self.workers = default_workers() if workers is None else workers
         self.corrupt = corrupt or CorruptImages()
+        self.smallest_crop = smallest_crop
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def with_smallest_crop(self, share: float) -> Self:
+        """The same images, of which a training crop covers at least this share."""
+        split = copy.copy(self)
+        split.smallest_crop = share
+        return split
 
     def to(self, device: torch.device | str) -> Self:
         """The images stay where they are, encoded."""
@@ -59,9 +68,9 @@ class EncodedSplit:
     ) -> Iterator[Batch]:
         """See `Split.batches`."""
         order = epoch_order(len(self), batch_size, train=train, generator=generator)
-        seed = int(draw(2**63 - 1, (1,), generator)) if train else None
+        crops = Crops(int(draw(2**63 - 1, (1,), generator)), self.smallest_crop) if train else None
         chosen = batches_of(order, batch_size, start, shard)
-        epoch = _Epoch(self.source, self.labels, self.image_size, chosen, seed, self.corrupt.skip)
+        epoch = _Epoch(self.source, self.labels, self.image_size, chosen, crops, self.corrupt.skip)
         loader = DataLoader(
             epoch,
             batch_size=None,  # an item of the epoch is a batch already
@@ -85,6 +94,13 @@ class EncodedSplit:
 ReadBatch = tuple[Tensor, Tensor, list[CorruptImage]]
 
 
+class Crops(NamedTuple):
+    """What decides about the random parts of images that one pass shows."""
+
+    seed: int
+    smallest: float
+
+
 class _Epoch(Dataset[ReadBatch | UserError]):
     """The batches of one pass, as uint8 pixels: a quarter of the bytes to send between processes.
 
@@ -93,10 +109,10 @@ class _Epoch(Dataset[ReadBatch | UserError]):
     """
 
     def __init__(
-        self, source: Encoded, labels: Tensor, size: int, batches: list[Tensor], seed: int | None, skip: bool
+        self, source: Encoded, labels: Tensor, size: int, batches: list[Tensor], crops: Crops | None, skip: bool
     ) -> None:
         self.source, self.labels, self.size, self.batches = source, labels, size, batches
-        self.seed, self.skip = seed, skip
+        self.crops, self.skip = crops, skip
         self.one_at_a_time = multiprocessing.Lock()  # for large images: each of several workers may meet one
 
     def __len__(self) -> int:
@@ -114,7 +130,7 @@ class _Epoch(Dataset[ReadBatch | UserError]):
                     if not self.skip:
                         raise
                     skipped.append(error)
-                    if self.seed is None:
+                    if self.crops is None:
                         continue
                     pixels[len(used)], index = self._replacement(index)
                 used.append(index)
@@ -136,8 +152,9 @@ class _Epoch(Dataset[ReadBatch | UserError]):
         """Random by the seed of the pass and the image's place alone, so the number of workers changes nothing."""
 
         def view(image: Image.Image) -> np.ndarray:
-            if self.seed is None:
+            if self.crops is None:
                 return np.asarray(central_view(image, self.size))
-            return np.asarray(random_view(image, self.size, np.random.default_rng((self.seed, place))))
+            rng = np.random.default_rng((self.crops.seed, place))
+            return np.asarray(random_view(image, self.size, rng, self.crops.smallest))
 
         return decode_and(view, self.source, index, self.one_at_a_time)

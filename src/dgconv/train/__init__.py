@@ -1,6 +1,7 @@
 """The training method: schedule, losses, controllers, and a loop that uses them."""
 
 from .controllers import controllers_of
+from .distillation import Distillation
 from .engine import resume, train, train_all
 from .evaluate import Evaluation, Evaluator, evaluate
 from .losses import angle_loss, lasso_loss, take_saliencies
@@ -32,4 +33,5 @@ __all__ = [
     "take_saliencies",
     "controllers_of",
     "GlobalThreshold",
+    "Distillation",
 ]

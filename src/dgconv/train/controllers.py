@@ -9,6 +9,7 @@ from ..layers.gate import Gate
 from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
 from ..pruning import Examples, PruningController, pruning_of
+from .distillation import Distillation
 from .losses import DEFAULT_ANGLE_WEIGHT, SaliencyLosses
 from .mac_budget import MacBudget
 from .recipe import TrainingTable
@@ -23,8 +24,9 @@ def controllers_of(
     input_size: tuple[int, ...] | None = None,
     images: Callable[[], Tensor] | None = None,
     examples: Examples | None = None,
+    teacher: nn.Module | None = None,
 ) -> Controllers:
-    """One controller for everything: gates, losses of the saliencies, global threshold, methods, pruning, MAC budget.
+    """One controller for everything: gates, losses, global threshold, methods, pruning, MAC budget, distillation.
 
     For a loop of your own, too; :class:`~dgconv.layers.Controller` shows how a step uses it.
 
@@ -33,6 +35,7 @@ def controllers_of(
         input_size: (channels, height, width), for a threshold that is a share of MACs; default ``model.input_size``.
         images: gives images to measure on, for a MAC budget.
         examples: gives training images with their labels, for pruning that chooses by them.
+        teacher: a network that is imitated.
     """
     training = training or TrainingTable()
     members: list[Controller] = [layer for layer in model.modules() if isinstance(layer, MethodLayer)]
@@ -45,6 +48,8 @@ def controllers_of(
         members.append(PruningController(model, pruning, examples))
     if training.mac_budget is not None:
         members.append(MacBudget(model, training.mac_budget, training.ramp_end, images))
+    if teacher is not None:
+        members.append(Distillation(teacher, training.distillation_weight, training.distillation_temperature))
     return Controllers(members)
 
 

@@ -215,4 +215,4 @@ class _Loader:
     @staticmethod
     def _key(recipe: Recipe) -> object:
         """All that decides what is read: not what is done to the images, nor by how many processes."""
-        return replace(recipe.data, cutout=0, workers=None)
+        return replace(recipe.data, cutout=0, smallest_crop=None, workers=None)

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from ..data import Data, DataFacts, load_data, look_at_data
+from ..data.encoded_split import EncodedSplit
 from ..data.tensor_split import TensorSplit
 from ..errors import UserError, unknown_name
 from ..models import ImageClassifier
@@ -94,6 +95,11 @@ class DataTable(_Table):
         "Side in pixels of a square that is blanked in each training image, for small images that are kept in memory.",
         whole(0, hint="; 0 blanks nothing"),
     )
+    smallest_crop: float | None = setting(
+        None,
+        "Share of a photo that a training crop covers at least, for images that are streamed; default 0.08.",
+        SHARE,
+    )
 
     def load(self, data_dir: str | None = None) -> Data:
         """The data set as it is trained on, from another folder if it has moved."""
@@ -122,6 +128,12 @@ class DataTable(_Table):
 
     def augmented(self, data: Data) -> Data:
         """The same images, with what this recipe does to those for training."""
+        if self.smallest_crop is not None:
+            if not isinstance(data.train, EncodedSplit):
+                raise UserError(
+                    "`smallest_crop` is for photos that are streamed; the images of this data set are small"
+                )
+            data = replace(data, train=data.train.with_smallest_crop(self.smallest_crop))
         if not self.cutout:
             return data
         if not isinstance(data.train, TensorSplit):
@@ -157,6 +169,13 @@ class TrainingTable(_Table):
         None,
         "Instead: how often it divides them by e in the whole training, if there are any; the paper's on CIFAR: 5.9.",
         Allowed(lambda value: 0 <= value <= 1000, "a number from 0 to 1000"),
+    )
+    teacher: str | None = setting(
+        None, "Run folder, or published network, whose answers are imitated beside learning the labels (distillation)."
+    )
+    distillation_weight: float = setting(1.0, "Weight of imitating the teacher; that of the labels is 1.", FACTOR)
+    distillation_temperature: float = setting(
+        2.0, "By what logits are divided before they are compared with the teacher's.", POSITIVE
     )
     clip_gradients: float | None = setting(
         None,

@@ -29,6 +29,7 @@ from ..runs.checkpoint import save_checkpoint
 from .classes import refuse_other_classes
 from .controllers import controllers_of
 from .diagnose import Diverged, first_bad_layer
+from .distillation import load_teacher
 from .distributed import any_rank, rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
 from .graphs import CapturedCall
@@ -77,7 +78,12 @@ class Run:
         images = partial(_images_to_measure, data, device)  # which does not hold the run
         examples = partial(_examples, data, device)
         self.controllers = controllers_of(
-            self.model, training, input_size=data.input_size, images=images, examples=examples
+            self.model,
+            training,
+            input_size=data.input_size,
+            images=images,
+            examples=examples,
+            teacher=_teacher(recipe, data, device, self.memory_format),
         )
         for member in self.controllers.members:
             if isinstance(member, MacBudget):
@@ -308,6 +314,7 @@ def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Check
     model = _build_model(recipe, data, is_resumed=resume_from is not None)
     make_optimizer(model, recipe.training, torch.device("cpu"), steps=1)
     controllers_of(model, recipe.training, input_size=data.input_size)
+    _teacher(recipe, data, torch.device("cpu"), torch.channels_last)
 
 
 def _build_model(recipe: Recipe, data: Data, is_resumed: bool) -> ImageClassifier:
@@ -327,6 +334,14 @@ def _build_model(recipe: Recipe, data: Data, is_resumed: bool) -> ImageClassifie
     if recipe.training.init_from is not None and not is_resumed:
         start_from(model, recipe.training.init_from)
     return model
+
+
+def _teacher(
+    recipe: Recipe, data: Data, device: torch.device, memory_format: torch.memory_format
+) -> ImageClassifier | None:
+    if recipe.training.teacher is None:
+        return None
+    return load_teacher(recipe.training.teacher, data).to(device=device, memory_format=memory_format)  # type: ignore[call-overload, no-any-return]
 
 
 def _images_to_measure(data: Data, device: torch.device) -> Tensor:
