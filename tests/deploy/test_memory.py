@@ -9,7 +9,7 @@ from dgconv.deploy.run.memory import ALIGNMENT, BLOCK_FLOATS, HUGE_PAGE, PackedM
 SMAPS = Path("/proc/self/smaps")
 
 
-@pytest.mark.parametrize("floats", [0, 1, 17, 1 << 19, (1 << 20) + 3])
+@pytest.mark.parametrize("floats", [0, 1, 17, (1 << 15) + 5, 1 << 19, (1 << 20) + 3])
 def test_empty_is_a_vector_that_can_be_filled(floats):
     memory = empty(floats).fill_(2)
     assert memory.shape == (floats,)

@@ -10,7 +10,7 @@ SOURCES = ROOT / "src/dgconv/ops/csrc"
 FOLDER = ROOT / "build/sanitized"
 FLAGS = [
     *("-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-fPIC", "-fopenmp", "-fvisibility=hidden"),
-    *("-fno-math-errno", "-ffp-contract=fast", "-Wall"),
+    *("-fno-math-errno", "-ffp-contract=fast", "-Wall", "-Wno-maybe-uninitialized"),
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
 ]
 

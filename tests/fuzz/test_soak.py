@@ -20,4 +20,5 @@ def test_memory_stays_within_the_budget() -> None:
     found = json.loads(done.stdout)
     assert found["wrong"] == 0
     assert 0 < found["peak"] <= found["budget"] == 40 << 20
+    assert found["taken"] <= found["budget"]
     assert found["calls"] >= found["threads"]

@@ -16,13 +16,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ...errors import UserError
-from .memory import empty
+from .memory import HUGE_PAGE, empty
 
 VARIABLE = "DGCONV_MEMORY"
 SHARE_OF_FREE = 0.5
 LEAST = 1 << 28  # bytes, however little is free
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 WHERE_UNKNOWN = 1 << 32  # bytes that are taken to be free where the system does not say
+BESIDE = 128 << 10  # bytes that are counted with each arena: what the thread that has it takes for itself
 LOOSEST = 2  # times what is needed: a free arena that is larger stays free
 
 
@@ -43,7 +44,8 @@ class Budget:
         self._limit = limit
         self._peak = self._used = 0  # bytes: of arenas, free or not, and of layouts
         self._kept: OrderedDict[object, tuple[int, Callable[[], object]]] = OrderedDict()  # least recently used first
-        self._free: dict[int, Tensor] = {}  # arenas by address; these are kept, too
+        self._taken: dict[int, Tensor] = {}  # arenas by address
+        self._free: dict[int, Tensor] = {}  # these are kept, too
         self._waiting: deque[object] = deque()  # calls, in the order in which they came
         self._forgotten: deque[object] = deque()  # what a finalizer left here, which must not wait for the lock
         self._changed = threading.Condition(threading.Lock())
@@ -59,26 +61,28 @@ class Budget:
     def use(self) -> MemoryUse:
         return MemoryUse(self._peak, self.limit)
 
-    def take(self, floats: int) -> Tensor:
-        """An arena of so many floats or more, for nobody else until it is given back."""
+    def take(self, floats: int) -> int:
+        """The address of an arena of so many floats or more, for nobody else until it is given back. Only the budget
+        has the arena itself: what it gives up is gone at once."""
         with self._changed:
-            if self._waiting or (arena := self._fitting(floats)) is None:
-                arena = self._wait_for(floats)
-        if arena is not None:
-            return arena
+            if self._waiting or (address := self._fitting(floats)) is None:
+                address = self._wait_for(floats)
+        if address is not None:
+            return address
         try:
-            return empty(_rounded(floats))
+            arena = empty(_rounded(floats))
         except BaseException:
             with self._changed:
-                self._used -= 4 * _rounded(floats)
+                self._used -= _size(floats)
                 self._changed.notify_all()
             raise
+        self._taken[arena.data_ptr()] = arena
+        return arena.data_ptr()
 
-    def give_back(self, arena: Tensor) -> None:
-        address = arena.data_ptr()
+    def give_back(self, address: int) -> None:
         with self._changed:
-            self._free[address] = arena
-            self._kept[address] = 4 * len(arena), lambda: self._free.pop(address)
+            self._free[address] = self._taken.pop(address)
+            self._kept[address] = _size(len(self._free[address])), lambda: self._free.pop(address)
             if self._waiting:
                 self._changed.notify_all()
 
@@ -108,22 +112,24 @@ class Budget:
         """In a new process no other thread will give anything back, nor let go of a lock."""
         self._changed = threading.Condition(threading.Lock())
         self._waiting.clear()
+        self._taken.clear()
         self._used = sum(size for size, _ in self._kept.values())
 
-    def _fitting(self, floats: int) -> Tensor | None:
-        """The smallest free arena that is large enough."""
-        found = [arena for arena in self._free.values() if floats <= len(arena) <= LOOSEST * _rounded(floats)]
+    def _fitting(self, floats: int) -> int | None:
+        """Takes the smallest free arena that is large enough."""
+        most = LOOSEST * _rounded(floats)
+        found = [(len(arena), address) for address, arena in self._free.items() if floats <= len(arena) <= most]
         if not found:
             return None
-        arena = min(found, key=len)
-        address = arena.data_ptr()
-        del self._free[address], self._kept[address]
-        return arena
+        _, address = min(found)
+        del self._kept[address]
+        self._taken[address] = self._free.pop(address)
+        return address
 
-    def _wait_for(self, floats: int) -> Tensor | None:
-        """A free arena, or None once there is room for a new one, which is then counted. In order: else a large call
-        would wait for as long as small ones come."""
-        size = 4 * _rounded(floats)
+    def _wait_for(self, floats: int) -> int | None:
+        """The address of a free arena, or None once there is room for a new one, which is then counted. In order: else
+        a large call would wait for as long as small ones come."""
+        size = _size(floats)
         if size > self.limit:
             raise UserError(
                 f"this image needs {shown(size)} of memory for what lies between its layers, and the budget is "
@@ -134,8 +140,8 @@ class Budget:
         try:
             while True:
                 if self._waiting[0] is turn:
-                    if (arena := self._fitting(floats)) is not None:
-                        return arena
+                    if (address := self._fitting(floats)) is not None:
+                        return address
                     self._tidy()
                     self._make_room(size)
                     if self._used + size <= self.limit:
@@ -164,10 +170,18 @@ class Budget:
                 self._used -= size
 
 
+def _size(floats: int) -> int:
+    """Bytes that an arena for so many floats counts for."""
+    return 4 * _rounded(floats) + BESIDE
+
+
 def _rounded(floats: int) -> int:
-    """Up to one of a few lengths, so that images of nearly one size share arenas: by an eighth at most."""
+    """Up to one of a few lengths, so that images of nearly one size share arenas: by an eighth at most, or to the whole
+    pages that the system gives for it."""
     step = 1 << max(10, floats.bit_length() - 4)
-    return -(-floats // step) * step
+    if 4 * floats >= HUGE_PAGE:
+        step = max(step, HUGE_PAGE // 4)
+    return -(-max(1, floats) // step) * step
 
 
 def shown(size: int) -> str:

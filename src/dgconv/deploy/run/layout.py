@@ -99,7 +99,7 @@ class Layout:
         times = None if seconds is None else seconds.data_ptr()
         try:
             kept = None if chosen is None else chosen.data_ptr()
-            slowed = self._run(self._program_address, address, y.data_ptr(), arena.data_ptr(), kept, threads, times)
+            slowed = self._run(self._program_address, address, y.data_ptr(), arena, kept, threads, times)
             if slowed:
                 self._company.slowed_down(slowed)
         finally:

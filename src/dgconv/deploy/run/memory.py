@@ -1,5 +1,6 @@
-"""Memory in huge pages, where the system has them: weights are read once a run, as fast as pages are found, and the
-results of large layers are written to memory that the system has yet to find."""
+"""Memory from the system itself, which gets it back when it is no longer used, in huge pages where there are such:
+weights are read once a run, as fast as pages are found, and the results of large layers are written to memory that the
+system has yet to find."""
 
 import mmap
 from ctypes import CDLL, c_size_t, c_void_p
@@ -9,19 +10,22 @@ import torch
 from torch import Tensor
 
 HUGE_PAGE = 2 << 20
+LEAST_MAPPED = 64 << 10  # bytes: of what is smaller, the allocator keeps little
 BLOCK_FLOATS = 8 << 20  # reserved at a time; what is never written takes no memory
 ALIGNMENT = 16  # floats: a cache line
 
 
 def empty(floats: int) -> Tensor:
-    """A vector with any content."""
-    if 4 * floats < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    """A vector with any content. It takes whole pages: of ``HUGE_PAGE`` bytes where it has as many."""
+    if 4 * floats < LEAST_MAPPED or not hasattr(mmap, "MADV_HUGEPAGE"):
         return _empty(floats)
-    size = -(-4 * floats // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE
+    is_huge = 4 * floats >= HUGE_PAGE
+    size = -(-4 * floats // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE if is_huge else 4 * floats
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
+    if is_huge:
+        pages.madvise(mmap.MADV_HUGEPAGE)
     memory = torch.frombuffer(pages, dtype=torch.float32)
-    start = -memory.data_ptr() % HUGE_PAGE // 4
+    start = -memory.data_ptr() % HUGE_PAGE // 4 if is_huge else 0
     return memory[start : start + floats]
 
 
