@@ -8,6 +8,16 @@ namespace dgconv::DGCONV_ISA {
 constexpr int32_t FULL_GATE = 32767;                  // what the greatest gate of a group becomes
 constexpr float FULL_GATE_UNIT = 32768.0f / 32767.0f;  // by which the product with it is too small
 
+#if defined(__AVX2__) && !defined(__AVX512VBMI2__)
+#define DGCONV_SHUFFLES 1
+constexpr int SHUFFLED = 16;  // channels: what one instruction moves
+// What is read of so many channels of a pixel, from `first` on.
+struct alignas(16) Shuffle {
+    uint8_t places[SHUFFLED];
+    int32_t first, count;
+};
+#endif
+
 // A choice, in memory of `choice_bytes`. A gated byte is zero + (byte - zero) * factor / 2^15, rounded; sums of them
 // count `unit` times as much. A gate's sign goes to the weights.
 struct Choice {
@@ -15,8 +25,12 @@ struct Choice {
     float unit;
     int32_t is_gated;
     int32_t* channels;  // [count], in the order of a pixel; ~c for a negative gate
-    int16_t* factors;   // [count], in whole vectors
+    int16_t* factors;   // [count], and then some from the first on: of another pixel, if a vector holds several
     uint64_t* masks;    // of every 64 channels, which are in it
+#if defined(DGCONV_SHUFFLES)
+    int32_t shuffle_count;
+    Shuffle* shuffles;  // of channels some of which are in it
+#endif
 
     Choice(const ByteConv& conv, void* memory) : Choice(conv, static_cast<const void*>(memory)) {}
     Choice(const ByteConv& conv, const void* memory) {
@@ -25,13 +39,38 @@ struct Choice {
         channels = reinterpret_cast<int32_t*>(at + 64);
         masks = reinterpret_cast<uint64_t*>(at + 64 + whole_lines(int64_t(conv.in_channels) * 4));
         factors = reinterpret_cast<int16_t*>(masks + mask_count(conv));
+#if defined(DGCONV_SHUFFLES)
+        memcpy(&shuffle_count, at + 12, 4);
+        shuffles = reinterpret_cast<Shuffle*>(at + bytes_before_shuffles(conv));
+#endif
     }
     static int mask_count(const ByteConv& conv) { return round_up(divide_up(conv.in_channels, 64), 8); }
-    static int64_t bytes(const ByteConv& conv) {
+    static int64_t bytes_before_shuffles(const ByteConv& conv) {
         return 64 + whole_lines(int64_t(conv.in_channels) * 4) + int64_t(mask_count(conv)) * 8 +
                whole_lines(int64_t(conv.in_channels) * 2 + 64);
     }
+    static int64_t bytes(const ByteConv& conv) {
+#if defined(DGCONV_SHUFFLES)
+        return bytes_before_shuffles(conv) + whole_lines(divide_up(conv.in_channels, SHUFFLED) * int64_t(sizeof(Shuffle)));
+#else
+        return bytes_before_shuffles(conv);
+#endif
+    }
 };
+
+#if defined(DGCONV_SHUFFLES)
+inline int32_t write_shuffles(const Choice& choice, int channels) {
+    Shuffle* to = choice.shuffles;
+    for (int first = 0; first < channels; first += SHUFFLED) {
+        uint32_t mask = uint32_t(choice.masks[first / 64] >> first % 64) & 0xffff;
+        if (!mask) continue;
+        to->first = first, to->count = __builtin_popcount(mask);
+        for (uint8_t* place = to->places; mask; mask &= mask - 1) *place++ = uint8_t(__builtin_ctz(mask));
+        ++to;
+    }
+    return int32_t(to - choice.shuffles);
+}
+#endif
 
 inline int64_t choice_bytes(const ByteConv& conv) { return Choice::bytes(conv); }
 
@@ -67,7 +106,11 @@ inline void choose(const ByteConv& conv, const int32_t* channels, const float* g
         const float size = gate < 0 ? -gate : gate;
         choice.factors[at] = int16_t(to_byte(size * ratio, {0, float(FULL_GATE), 0}));
     }
-    memset(choice.factors + count, 0, 64);
+    for (int i = 0; i < 32; ++i) choice.factors[count + i] = count ? choice.factors[i] : 0;
+#if defined(DGCONV_SHUFFLES)
+    const int32_t shuffles = write_shuffles(choice, conv.in_channels);
+    memcpy(static_cast<char*>(memory) + 12, &shuffles, 4);
+#endif
 }
 
 // The weights of a choice, behind what they were made for: memory that is all zeros was made for nothing.

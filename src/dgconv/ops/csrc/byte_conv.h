@@ -27,13 +27,23 @@ struct ByteOutput {
         return moved;
     }
 
-    INLINE void put(int vector, int pixel, IntVec sum) const {
-        const int lanes = smaller(LANES, count - vector * LANES);
-        Vec v = to_float(sum) * (load(multiplier + vector * LANES) * unit) + load(bias + vector * LANES);
-        if (residual) {
-            v += to_float(load_bytes(residual + pixel * residual_step + vector * LANES, lanes)) * residual_scale;
+    // What a pixel's sums, of so many vectors, become.
+    template <int VECTORS>
+    INLINE void put(int pixel, const IntVec (&sums)[VECTORS], const Vec (&multipliers)[VECTORS]) const {
+        IntVec bytes[VECTORS];
+        UNROLL for (int i = 0; i < VECTORS; ++i) {
+            Vec v = to_float(sums[i]) * multipliers[i] + load(bias + i * LANES);
+            if (residual) {
+                const uint8_t* added = residual + pixel * residual_step + i * LANES;
+                v += to_float(load_bytes(added, smaller(LANES, count - i * LANES))) * residual_scale;
+            }
+            bytes[i] = to_byte(v, result);
         }
-        store_bytes(y + pixel * y_step + vector * LANES, to_byte(v, result), lanes);
+        uint8_t* const to = y + pixel * y_step;
+        if (count >= VECTORS * LANES) return store_bytes(to, bytes);
+        UNROLL for (int i = 0; i < VECTORS; ++i) {
+            store_bytes(to + i * LANES, bytes[i], smaller(LANES, count - i * LANES));
+        }
     }
 };
 
@@ -41,27 +51,32 @@ struct ByteOutput {
 template <int VECTORS, int PIXELS>
 INLINE void multiply_tile(const uint8_t* x, int64_t step, const Run* runs, int run_count, const Weight* w,
                           const ByteOutput& output) {
-    IntVec sums[VECTORS][PIXELS];
+    IntVec sums[PIXELS][VECTORS];
     UNROLL for (int v = 0; v < VECTORS; ++v) {
         const IntVec start = load(output.start + v * LANES);
-        UNROLL for (int p = 0; p < PIXELS; ++p) sums[v][p] = start;
+        UNROLL for (int p = 0; p < PIXELS; ++p) sums[p][v] = start;
     }
     for (int run = 0; run < run_count; ++run) {
         const uint8_t* from = x + runs[run].offset;
         for (int64_t group = runs[run].groups; group > 0; --group) {
-            decltype(load_weights(w)) weights[VECTORS];
-            UNROLL for (int v = 0; v < VECTORS; ++v) weights[v] = load_weights(w + v * LANES * GROUP);
+            // If sums leave no register for the last weights, these are read where they lie.
+            constexpr int KEPT = VECTORS * PIXELS + VECTORS + 1 > REGISTERS ? VECTORS - 1 : VECTORS;
+            decltype(load_weights(w)) weights[KEPT];
+            UNROLL for (int v = 0; v < KEPT; ++v) weights[v] = load_weights(w + v * LANES * GROUP);
             UNROLL for (int p = 0; p < PIXELS; ++p) {
                 const Four bytes = spread(from + p * step);
-                UNROLL for (int v = 0; v < VECTORS; ++v) sums[v][p] = dot(sums[v][p], bytes, weights[v]);
+                UNROLL for (int v = 0; v < KEPT; ++v) sums[p][v] = dot(sums[p][v], bytes, weights[v]);
+                UNROLL for (int v = KEPT; v < VECTORS; ++v) {
+                    sums[p][v] = dot_in_place(sums[p][v], bytes, w + v * LANES * GROUP);
+                }
             }
             from += GROUP;
             w += VECTORS * LANES * GROUP;
         }
     }
-    UNROLL for (int v = 0; v < VECTORS; ++v) {
-        UNROLL for (int p = 0; p < PIXELS; ++p) output.put(v, p, sums[v][p]);
-    }
+    Vec multipliers[VECTORS];
+    UNROLL for (int v = 0; v < VECTORS; ++v) multipliers[v] = load(output.multiplier + v * LANES) * output.unit;
+    UNROLL for (int p = 0; p < PIXELS; ++p) output.put(p, sums[p], multipliers);
 }
 
 // A row of neighbours, in tiles of as many as fit in registers, and at the end fewer.

@@ -3,7 +3,7 @@
 // Two taps at a time: bytes are widened to 16 bits, those of two taps lie side by side, and products are added in pairs.
 #pragma once
 
-#include "byte_plan.h"
+#include "byte_quads.h"
 
 namespace dgconv::DGCONV_ISA {
 
@@ -64,6 +64,9 @@ INLINE int pairs_of(const ByteConv& conv) { return divide_up(conv.kernel_h * con
 // [block][pair of taps][half][lane][tap of the pair]; then multipliers and biases, [block][half][lane]. Without pairs
 // [block][tap][lane].
 inline int64_t depthwise_packed_bytes(const ByteConv& conv) {
+#if defined(__AVX512VNNI__)
+    if (makes_quads(conv)) return quad_blocks(conv) * QuadWeights::bytes(conv);
+#endif
 #if defined(DGCONV_PAIRS)
     return int64_t(channel_blocks(conv)) * CHANNELS * (pairs_of(conv) * 2 * int64_t(sizeof(int16_t)) + 8);
 #else
@@ -89,6 +92,9 @@ struct DepthwiseWeights {
 
 inline void pack_depthwise(const ByteConv& conv, const int8_t* weight, void* packed) {
     const int taps = conv.kernel_h * conv.kernel_w;
+#if defined(__AVX512VNNI__)
+    if (makes_quads(conv)) return pack_quads(conv, weight, packed);
+#endif
 #if defined(DGCONV_PAIRS)
     for (int block = 0; block < channel_blocks(conv); ++block) {
         const DepthwiseWeights to(conv, packed, block);
@@ -169,6 +175,9 @@ INLINE Share inner_columns(const ByteConv& conv, const Pixels& x, int out_w) {
 
 inline void depthwise(const ByteConv& conv, Pixels x, Pixels y, const Pixels* residual, Ahead* ahead, int rank,
                       int threads) {
+#if defined(__AVX512VNNI__)
+    if (makes_quads(conv)) return convolve_quads(conv, x, y, residual, ahead, rank, threads);
+#endif
     constexpr int AT_ONCE = 4;
     const Share share = share_of(y.height, rank, threads), inner = inner_columns(conv, x, y.width);
     const int count = conv.kernel_h * conv.kernel_w, blocks = channel_blocks(conv);

@@ -23,11 +23,11 @@
 namespace dgconv::DGCONV_ISA {
 
 #if defined(__AVX512VNNI__)
-constexpr int LANES = 16, SUMS = 28;  // SUMS: vectors of them that fit in registers, beside what they are made of
+constexpr int LANES = 16, SUMS = 28, REGISTERS = 32;  // SUMS: vectors of them that fit, beside what they are made of
 #elif defined(__AVX2__)
-constexpr int LANES = 8, SUMS = 12;
+constexpr int LANES = 8, SUMS = 12, REGISTERS = 16;
 #else
-constexpr int LANES = 4, SUMS = 8;
+constexpr int LANES = 4, SUMS = 8, REGISTERS = 16;
 #endif
 
 typedef int32_t IntVec __attribute__((vector_size(4 * LANES), may_alias));
@@ -81,6 +81,17 @@ INLINE IntVec load_weights(const Weight* from) {
 INLINE IntVec dot(IntVec sum, Four x, IntVec w) { return sum + x * w; }
 #endif
 
+// With weights out of memory: a compiler would keep them, and put away a sum for them.
+INLINE IntVec dot_in_place(IntVec sum, Four x, const Weight* w) {
+#if defined(__AVX512VNNI__)
+    __m512i result = (__m512i)sum;
+    asm("vpdpbusd %2, %1, %0" : "+v"(result) : "v"(x), "m"(*(const __m512i_u*)w));
+    return (IntVec)result;
+#else
+    return dot(sum, x, load_weights(w));
+#endif
+}
+
 INLINE Vec load(const float* from) {
     Vec v;
     memcpy(&v, from, sizeof v);
@@ -119,6 +130,21 @@ INLINE void store_bytes(uint8_t* to, IntVec v, int count) {
 #endif
 }
 
+// Vectors that follow each other, all of them whole.
+template <int VECTORS>
+INLINE void store_bytes(uint8_t* to, const IntVec (&v)[VECTORS]) {
+#if defined(__AVX512VNNI__)
+    if constexpr (VECTORS == 4) {
+        const __m512i words = _mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]);
+        const __m512i more = _mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]);
+        const __m512i places = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi32(places, _mm512_packus_epi16(words, more)));
+        return;
+    }
+#endif
+    UNROLL for (int i = 0; i < VECTORS; ++i) store_bytes(to + i * LANES, v[i], LANES);
+}
+
 // Bytes as they are, as many as fit in a vector.
 constexpr int WIDE = 4 * LANES;
 typedef uint8_t WideVec __attribute__((vector_size(WIDE), may_alias));
@@ -144,8 +170,15 @@ constexpr float ROUNDING = 12582912.0f;  // 1.5 * 2^23
 constexpr int32_t ROUNDING_BITS = 0x4b400000;
 
 INLINE IntVec to_byte(Vec v, const ToByte& to) {
-    v = v > to.low ? v : Vec{} + to.low;  // NaN, too
-    v = v < to.high ? v : Vec{} + to.high;
+    const Vec low = Vec{} + to.low, high = Vec{} + to.high;
+#if defined(__AVX512VNNI__)
+    v = (Vec)_mm512_min_ps(_mm512_max_ps((__m512)v, (__m512)low), (__m512)high);  // of NaN and low, low
+#elif defined(__AVX2__)
+    v = (Vec)_mm256_min_ps(_mm256_max_ps((__m256)v, (__m256)low), (__m256)high);
+#else
+    v = v > low ? v : low;  // NaN, too
+    v = v < high ? v : high;
+#endif
     return (IntVec)(v + ROUNDING) - (ROUNDING_BITS - to.zero);
 }
 
