@@ -15,9 +15,10 @@ from triton.runtime.jit import JITFunction
 
 from dgconv.ops import triton as kernels
 
-TARGET = GPUTarget("cuda", 90, 32)
+TARGETS = [GPUTarget("cuda", 90, 32)]
 POINTERS = {
-    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.bool: "*i1", torch.int64: "*i64",
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.bool: "*i1", torch.int64: "*i64",
+    torch.int32: "*i32",
 }  # fmt: skip
 OPTIONS = ("num_warps", "num_stages")
 
@@ -47,7 +48,8 @@ class Compiled:
             )
             if is_tensor or (specialized and type(value) is int and value % 16 == 0):
                 attributes[(place,)] = [["tt.divisibility", 16]]
-        compile(ASTSource(self.kernel, signature, constants, attributes), target=TARGET, options=options)
+        for target in TARGETS:
+            compile(ASTSource(self.kernel, signature, constants, attributes), target=target, options=options)
         self.launches += 1
 
 
@@ -64,6 +66,9 @@ def main() -> None:
         launch_all(modules, dtype)
     torch.backends.cudnn.allow_tf32 = False
     launch_all(modules, torch.float32)
+    TARGETS.append(GPUTarget("cuda", 80, 32))
+    for dtype in (torch.bfloat16, torch.float16):
+        launch_inference(modules["dynamic_conv"], dtype)
     print(len(stand_ins), "kernels;", *[name for name, kernel in stand_ins.items() if not kernel.launches])
 
 
@@ -111,6 +116,24 @@ def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
     copies.separate(image, heads)
     copies.combine(scaled, image, gates)
     copies.add_pooled(image, torch.empty(batch, 64))
+
+
+def launch_inference(module: Any, dtype: torch.dtype) -> None:
+    """The sparse convolutions, at sizes of a ResNet-18 and of a dense layer with a norm in front."""
+    heads, keep = 4, 16
+    gates, index = torch.empty(2, heads, keep), torch.empty(2, heads, keep, dtype=torch.int32)
+    x = torch.empty(2, 64, 14, 14, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    vector, norm = torch.empty(64), module.Norm(torch.empty(64), torch.empty(64), "relu")
+    weights = torch.empty(heads, 8, 64), torch.empty(heads, 8, 64), torch.empty(heads, 64)
+    module.select(module.sums(x, norm), 196, *weights, keep, torch.empty(64, dtype=torch.int32))
+    module.max_pool(x, vector, "relu", module.Geometry(3, 2, 1))
+    for kernel, stride, packed, before in ((3, 1, True, None), (3, 2, False, None), (1, 1, True, norm)):
+        geometry = module.Geometry(kernel, stride, kernel // 2)
+        weight = module.lay_out(torch.empty(64, 64, kernel, kernel, dtype=dtype), heads, torch.arange(64))
+        module.convolve(
+            x, index, gates, weight, vector, keep, 16, geometry, module.Tile(64, 16, 16, packed), norm=before,
+            activation="relu6", by_head=packed, with_sums=True,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,0 +1,231 @@
+"""A model prepared for a GPU: the steps of its graph, captured as one CUDA graph for each shape of images."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import UserError
+from ..calls import called
+from ..graph import Concat, Conv, Elementwise, GlobalPool, Graph, Linear, Pool, Step, Torch, values_read
+from .layers import (
+    MASKED,
+    DynamicConv,
+    Shape,
+    StaticConv,
+    activate,
+    captured,
+    choose,
+    normalization,
+    normalize,
+)
+from .order import find_heads, order_of
+
+MOST_SHAPES = 8  # of images, whose graphs are held
+
+
+class GpuModel(nn.Module):
+    """What :func:`~dgconv.deploy.prepare` makes of a model for a GPU: images in, float32 out.
+
+    The first call with images of a new shape measures which form of each layer is fastest for it, and captures a CUDA
+    graph; the calls after it replay that. A result is the caller's own.
+    """
+
+    why_not_counted = "a prepared model has no layers left to count; count the model that it was prepared from"
+
+    def __init__(self, graph: Graph, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.graph, self.device, self.dtype, self.training = graph, device, dtype, False
+        self.steps = list(_split(graph.steps))
+        self.heads = find_heads(Graph(graph.input, graph.output, self.steps))
+        reads = [name for step in self.steps for name in values_read(step)]
+        self._pooled = _pools_after(self.steps, reads, graph.output)
+        self._wants_sums = {
+            step.input
+            for step in self.steps
+            if ((isinstance(step, Conv) and step.gate) or isinstance(step, GlobalPool)) and step.before is None
+        }
+        self._last_read = {name: step.output for step in self.steps for name in values_read(step)}
+        self._channels: dict[str, int] = {}
+        self.layers: dict[str, Any] = {}
+        for step in self.steps:
+            if (layer := self._layer(step)) is not None:
+                self.layers[step.output] = layer
+        self._graphs: dict[tuple[torch.Size, torch.dtype], tuple[Any, Tensor, Tensor]] = {}
+        self.forms: dict[Shape, Any] = {}
+        self.tried: list[tuple[Shape, Any, Any]] = []  # forms that were measured, and their seconds or what went wrong
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor) or x.dim() != 4 or not x.is_floating_point():
+            raise UserError("expected images [batch, channels, height, width] of floats")
+        if x.device.type != self.device.type:
+            raise UserError(f"this model was prepared for {self.device}, got images on {x.device}; move them there")
+        if not len(x):
+            raise UserError("expected at least one image")
+        if self.device.type != "cuda":
+            return self._run(x, self._choose(x))
+        key = (x.shape, x.dtype)
+        if key not in self._graphs:
+            if len(self._graphs) >= MOST_SHAPES:
+                del self._graphs[next(iter(self._graphs))]
+            self._graphs[key] = self._capture(x)
+        graph, images, result = self._graphs[key]
+        images.copy_(x)
+        graph.replay()
+        return result.clone()
+
+    def train(self, mode: bool = True) -> "GpuModel":
+        if mode:
+            raise UserError("a prepared model does not train; train the original, and prepare it again")
+        return self
+
+    def replay(self, x: Tensor) -> torch.cuda.CUDAGraph:
+        """The captured graph for these images, to be timed."""
+        self(x)
+        graph: torch.cuda.CUDAGraph = self._graphs[x.shape, x.dtype][0]
+        return graph
+
+    def _capture(self, x: Tensor) -> tuple[Any, Tensor, Tensor]:
+        images, results = x.clone(memory_format=torch.channels_last), list[Tensor]()
+        forms = self._choose(images)
+        graph = captured(lambda: results.append(self._run(images, forms)), self.device)
+        return graph, images, results[-1]
+
+    def _choose(self, x: Tensor) -> dict[Shape, Any]:
+        calls: dict[Shape, Any] = {}
+        self._run(x, None, calls)
+        forms = choose(calls, self.device, self.tried)
+        self.forms |= forms
+        return forms
+
+    def _layer(self, step: Step) -> Any:
+        """What the step needs of the device; it is known by now how many channels its input has."""
+        device, dtype = self.device, self.dtype
+        match step:
+            case Conv():
+                channels, outputs = step.weight.shape[1] * step.groups, step.weight.shape[0]
+                self._channels |= {step.input: channels, step.output: outputs}
+                order = order_of(channels, self.heads[step.input])
+                if step.gate is not None:
+                    return DynamicConv(step, order, self.heads[step.output] > 1, device, dtype)
+                return StaticConv(step, order, order_of(outputs, self.heads[step.output]), device, dtype)
+            case Pool() | GlobalPool() | Elementwise():
+                norm = step.norm if isinstance(step, Elementwise) else step.before
+                channels = len(norm.scale) if norm else self._channels.get(step.input, 0)
+                self._channels[step.output] = channels
+                return normalization(norm, order_of(channels, self.heads[step.input]), device) if norm else None
+            case Linear():
+                order = order_of(step.weight.shape[1], self.heads[step.input])
+                bias = None if step.bias is None else step.bias.to(device, dtype)
+                return step.weight[:, order].to(device, dtype), bias
+            case Concat():
+                self._channels[step.output] = sum(self._channels.get(name, 0) for name in step.inputs)
+                return None
+            case Torch() if not isinstance(called(step.function), nn.Module):
+                return None
+        raise UserError(
+            f"{step.label or step.output} cannot be prepared for a GPU"
+            + (f": {step.reason}" if isinstance(step, Torch) else "")
+            + ". Use the original model there"
+        )
+
+    def _run(self, x: Tensor, forms: dict[Shape, Any] | None, calls: dict[Shape, Any] | None = None) -> Tensor:
+        """All steps. Without forms every dynamic convolution is masked, and ``calls`` takes how to run each."""
+        values: dict[str, Any] = {self.graph.input: x.to(self.dtype).contiguous(memory_format=torch.channels_last)}
+        sums: dict[str, Tensor] = {}
+        for step in self.steps:
+            self._run_step(step, values, sums, forms, calls)
+            for name in values_read(step):
+                if self._last_read[name] == step.output and name != self.graph.output:
+                    values.pop(name, None)
+                    sums.pop(name, None)
+        out: Tensor = values[self.graph.output]
+        return out.float()
+
+    def _run_step(
+        self, step: Step, values: dict[str, Any], sums: dict[str, Tensor], forms: Any, calls: dict[Shape, Any] | None
+    ) -> None:
+        layer = self.layers.get(step.output)
+        match step:
+            case Conv():
+                x, residual = values[step.input], None if step.residual is None else values[step.residual]
+                if not isinstance(layer, DynamicConv):
+                    values[step.output] = layer.convolve(x) if step.output in self._pooled else layer(x, residual)
+                    return
+                planes = (x, None if layer.norm else self._sums(step.input, values, sums))
+                wants_sums, shape = step.output in self._wants_sums, layer.shape(x)
+
+                def call(form: Any) -> Any:
+                    return layer(planes, residual, form, wants_sums)
+
+                if calls is not None:
+                    calls.setdefault(shape, call)
+                values[step.output], found = call(MASKED if forms is None else forms[shape])
+                if found is not None:
+                    sums[step.output] = found
+            case Pool():
+                x = values[step.input]
+                if step.input in self._pooled:
+                    from ...ops.triton import dynamic_conv
+
+                    conv = self.layers[step.input]
+                    window = dynamic_conv.Geometry(step.kernel[0], step.stride[0], step.padding[0])
+                    y, found = dynamic_conv.max_pool(x, conv.bias, conv.step.activation, window)
+                    values[step.output], sums[step.output] = y, found
+                    return
+                pool = F.max_pool2d if step.kind == "max" else F.avg_pool2d
+                values[step.output] = pool(normalize(x, layer), step.kernel, step.stride, step.padding)
+            case GlobalPool():
+                x = values[step.input]
+                if layer is None:
+                    pooled = self._sums(step.input, values, sums).sum(1) / x[0, 0].numel()
+                else:
+                    pooled = normalize(x, layer).mean((2, 3), dtype=torch.float32)
+                values[step.output] = pooled.to(self.dtype)
+            case Linear():
+                values[step.output] = F.linear(values[step.input], *layer)
+            case Elementwise():
+                x = values[step.input] if step.order is None else values[step.input][:, step.order]
+                x = normalize(x, layer) if layer else x.clone()
+                values[step.output] = activate(x if step.other is None else x.add_(values[step.other]), step.activation)
+            case Concat():
+                joined = torch.cat([values[name] for name in step.inputs], 1)
+                values[step.output] = joined
+            case Torch():
+                values[step.output] = step.function(*[values[name] for name in step.inputs])
+
+    def _sums(self, name: str, values: dict[str, Any], sums: dict[str, Tensor]) -> Tensor:
+        if name not in sums:
+            from ...ops.triton import dynamic_conv
+
+            sums[name] = dynamic_conv.sums(values[name].contiguous(memory_format=torch.channels_last))
+        return sums[name]
+
+
+def _split(steps: list[Step]) -> Iterator[Step]:
+    """Pairs of convolutions that are one step on the CPU are two again."""
+    for step in steps:
+        if isinstance(step, Conv) and step.expansion is not None:
+            yield step.expansion
+            yield replace(step, input=step.expansion.output, expansion=None)
+        else:
+            yield step
+
+
+def _pools_after(steps: list[Step], reads: list[str], output: str) -> set[str]:
+    """Static convolutions that only a max-pooling reads: bias and activation come after it, when less is left."""
+    convs = {
+        step.output
+        for step in steps
+        if isinstance(step, Conv) and step.gate is None and step.residual is None and step.output != output
+    }
+    return {
+        step.input
+        for step in steps
+        if isinstance(step, Pool) and step.kind == "max" and step.input in convs and reads.count(step.input) == 1
+        and step.before is None and len({*step.kernel}) == len({*step.stride}) == len({*step.padding}) == 1
+    }  # fmt: skip
