@@ -9,12 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
+from dgconv.data import Inputs
 from dgconv.data.crops import central_view
 from dgconv.data.encoded_split import EncodedSplit
 from dgconv.data.stats import Stats
 from dgconv.errors import UserError
 from dgconv.explore import images as images_module
-from dgconv.explore.images import MAX_BYTES, Images, NoSuchImage, TooLarge, as_input
+from dgconv.explore.images import MAX_BYTES, Images, NoSuchImage, TooLarge
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_test_image_as_a_file_is_that_image(images, encoded):
 def test_any_colours(images, encoded, a_photo, mode):
     file = encoded(a_photo.convert("RGB").convert(mode), "TIFF" if mode == "CMYK" else "PNG")
     found = pixels_of(images, images.upload(file)).float()
-    expected = torch.from_numpy(np.array(as_input(a_photo, images.data))).permute(2, 0, 1).float()
+    expected = torch.from_numpy(np.array(Inputs.of(images.data).view(a_photo))).permute(2, 0, 1).float()
     assert (found - expected).abs().mean() < (40 if mode in "1P" else 2), "dithered a little, or the same"
 
 
@@ -86,7 +87,7 @@ def test_any_size(images, photos, encoded, size, kind):
 
 
 def test_photographs_are_cut_as_the_data_set_cuts_them(photos, a_photo):
-    assert as_input(a_photo, photos).tobytes() == central_view(a_photo, 16).tobytes()
+    assert Inputs.of(photos).view(a_photo).tobytes() == central_view(a_photo, 16).tobytes()
 
 
 def test_no_image(images):

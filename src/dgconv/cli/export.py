@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from tyro.conf import Positional
 
+from ..analysis.predict import known_inputs
 from ..analysis.rate import RANGE_IMAGES, calibration_images
 from ..analysis.trained_run import open_runs
 from ..deploy.export.formats import Exported, Format, check_precision, export_run
@@ -46,7 +47,8 @@ def export(
         calibration = calibration_images(trained.data.train, count=RANGE_IMAGES)
     elif data_dir is not None:
         raise UserError("only int8 looks at images: leave `data_dir` out, or set `precision`")
-    exported = export_run(found, out, format, precision=precision, calibration=calibration)
+    inputs = known_inputs(found, data_dir, name=str(run)) if format == "prepared" else None
+    exported = export_run(found, out, format, precision=precision, calibration=calibration, inputs=inputs)
     show(exported.to_dict(), json, lambda _: print_export(console, exported))
 
 

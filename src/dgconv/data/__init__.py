@@ -3,6 +3,7 @@
 from .base import Data, Split
 from .encoded_split import EncodedSplit
 from .facts import DataFacts
+from .inputs import Inputs
 from .load import find_data, list_data, load_data, look_at_data
 from .stats import Stats
 from .tensor_split import TensorSplit
@@ -14,6 +15,7 @@ __all__ = [
     "list_data",
     "Data",
     "DataFacts",
+    "Inputs",
     "Split",
     "TensorSplit",
     "EncodedSplit",

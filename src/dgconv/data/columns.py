@@ -25,7 +25,7 @@ def find_columns(schema: pa.Schema, file: Path, label_column: str | None) -> Col
     """The columns, read off the schema of `file`; `label_column` overrules the choice of the label."""
     features = _features(schema)
     label = _label_column(schema, features, file, label_column)
-    return Columns(_image_column(schema, features, file), label, _class_names(features, label))
+    return Columns(image_column(schema, file), label, _class_names(features, label))
 
 
 def refuse_other_numbering(schema: pa.Schema, file: Path, columns: Columns) -> None:
@@ -53,7 +53,9 @@ def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
         return {}
 
 
-def _image_column(schema: pa.Schema, features: dict[str, dict[str, Any]], file: Path) -> str:
+def image_column(schema: pa.Schema, file: Path) -> str:
+    """The column of encoded images, by the hub's notes or because there is no other."""
+    features = _features(schema)
     embedded = [field.name for field in schema if holds_bytes(field.type)]
     marked = [name for name in embedded if features.get(name, {}).get("_type") == "Image"]
     candidates = marked or embedded

@@ -2,7 +2,8 @@
 
 import copy
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -20,10 +21,14 @@ from .order import batches_of, draw, epoch_order
 from .stats import Stats
 
 IMAGE_SIZE = 224
+View = Callable[[Image.Image], Image.Image]
 
 
 class EncodedSplit:
-    """Encoded images and their labels int64 [N], decoded by `workers` processes (0: by this one)."""
+    """Encoded images and their labels int64 [N], decoded by `workers` processes (0: by this one).
+
+    `view` makes of an image what is evaluated, of these `sides` (height, width); by default its middle, a square.
+    """
 
     def __init__(
         self,
@@ -35,12 +40,15 @@ class EncodedSplit:
         workers: int | None = None,
         corrupt: CorruptImages | None = None,
         smallest_crop: float = SMALLEST,
+        view: View | None = None,
+        sides: tuple[int, int] | None = None,
     ) -> None:
         self.source, self.labels, self.stats = source, labels, stats
         self.image_size = image_size
         self.workers = default_workers() if workers is None else workers
         self.corrupt = corrupt or CorruptImages()
         self.smallest_crop = smallest_crop
+        self.view, self.sides = view or partial(central_view, size=image_size), sides or (image_size, image_size)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -70,7 +78,7 @@ class EncodedSplit:
         order = epoch_order(len(self), batch_size, train=train, generator=generator)
         crops = Crops(int(draw(2**63 - 1, (1,), generator)), self.smallest_crop) if train else None
         chosen = batches_of(order, batch_size, start, shard)
-        epoch = _Epoch(self.source, self.labels, self.image_size, chosen, crops, self.corrupt.skip)
+        epoch = _Epoch(self.source, self.labels, self.sides, chosen, crops, self.view, self.corrupt.skip)
         loader = DataLoader(
             epoch,
             batch_size=None,  # an item of the epoch is a batch already
@@ -109,17 +117,24 @@ class _Epoch(Dataset[ReadBatch | UserError]):
     """
 
     def __init__(
-        self, source: Encoded, labels: Tensor, size: int, batches: list[Tensor], crops: Crops | None, skip: bool
+        self,
+        source: Encoded,
+        labels: Tensor,
+        sides: tuple[int, int],
+        batches: list[Tensor],
+        crops: Crops | None,
+        untouched: View,
+        skip: bool,
     ) -> None:
-        self.source, self.labels, self.size, self.batches = source, labels, size, batches
-        self.crops, self.skip = crops, skip
+        self.source, self.labels, self.sides, self.batches = source, labels, sides, batches
+        self.crops, self.untouched, self.skip = crops, untouched, skip
         self.one_at_a_time = multiprocessing.Lock()  # for large images: each of several workers may meet one
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __getitem__(self, number: int) -> ReadBatch | UserError:
-        pixels = np.empty((len(self.batches[number]), self.size, self.size, 3), np.uint8)
+        pixels = np.empty((len(self.batches[number]), *self.sides, 3), np.uint8)
         used: list[int] = []
         skipped: list[CorruptImage] = []
         try:
@@ -153,8 +168,8 @@ class _Epoch(Dataset[ReadBatch | UserError]):
 
         def view(image: Image.Image) -> np.ndarray:
             if self.crops is None:
-                return np.asarray(central_view(image, self.size))
+                return np.asarray(self.untouched(image))
             rng = np.random.default_rng((self.crops.seed, place))
-            return np.asarray(random_view(image, self.size, rng, self.crops.smallest))
+            return np.asarray(random_view(image, self.sides[0], rng, self.crops.smallest))
 
         return decode_and(view, self.source, index, self.one_at_a_time)

@@ -81,7 +81,7 @@ def _read_split(folder: Path, classes: list[str]) -> tuple[Files, Tensor]:
                 f"{class_folder} is a class that train/ does not have; it has {', '.join(classes[:6])}"
                 f"{', ...' if len(classes) > 6 else ''}. Rename or remove the folder, or add it to train/."
             )
-        images = _images_in(class_folder)
+        images = images_in(class_folder)
         if not images:
             raise not_found(class_folder, f"images ({', '.join(SUFFIXES)})", "Add some or remove the folder.")
         paths += images
@@ -89,8 +89,8 @@ def _read_split(folder: Path, classes: list[str]) -> tuple[Files, Tensor]:
     return Files(paths), torch.tensor(labels)
 
 
-def _images_in(class_folder: Path) -> list[Path]:
-    """The images of a folder, its subfolders and linked ones, but none hidden: those are copies, as macOS's ._1.jpg."""
+def images_in(class_folder: Path) -> list[Path]:
+    """The images in a folder, its subfolders and linked ones, but none hidden: those are copies, as macOS's ._1.jpg."""
     images: list[Path] = []
     seen: set[str] = set()  # folders, each read once: a link to one above itself would never end
     for place, folders, names in os.walk(class_folder, followlinks=True, onerror=_raise):
@@ -99,11 +99,11 @@ def _images_in(class_folder: Path) -> list[Path]:
             folders.clear()
             continue
         seen.add(real)
-        images += [Path(place, name) for name in names if _is_image(name)]
+        images += [Path(place, name) for name in names if is_image(name)]
     return sorted(images)
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..files import open_file
-from .columns import Columns, describe, holds_bytes
+from .columns import Columns, describe, holds_bytes, image_column
 from .pages import measure_columns
 
 MOST_TIMES, FREE = 100, 64 * 2**20  # how much larger than its file a data set may become, and what any may take
@@ -53,17 +53,24 @@ def read_schema(file: Path) -> pa.Schema:
 def read_rows(files: list[Path], columns: Columns) -> tuple[Rows, Tensor]:
     """The images and the labels (int64 [N]) of a split."""
     tables = [_read_table(file, columns) for file in files]
-    images = [_image_bytes(table[columns.image]) for table in tables]
-    for file, column in zip(files, images, strict=True):
-        if column.null_count:
-            raise UserError(
-                f"{file}, row {_first(pc.is_null(column))} has no image bytes in column {columns.image!r}: "
-                "it may only name a file. Save the data set with its images embedded."
-            )
+    images = [_with_bytes(table[columns.image], file, columns.image) for file, table in zip(files, tables, strict=True)]
     labels = [_labels(table[columns.label], file, columns) for file, table in zip(files, tables, strict=True)]
     if not sum(map(len, labels)):
         raise UserError(f"{files[0]} has no rows, nor have the split's other files. Download the data again.")
     return Rows(files, images), torch.from_numpy(np.concatenate(labels))
+
+
+def read_images(files: list[Path]) -> Rows:
+    """The images of files that need no labels."""
+    columns = [
+        _with_bytes(_read_columns(file, [f"{name}.bytes"])[name], file, name) for file, name in _images_of(files)
+    ]
+    return Rows(files, columns)
+
+
+def _images_of(files: list[Path]) -> Iterator[tuple[Path, str]]:
+    for file in files:
+        yield file, image_column(read_schema(file), file)
 
 
 def _read_table(file: Path, columns: Columns) -> pa.Table:
@@ -79,8 +86,11 @@ def _read_table(file: Path, columns: Columns) -> pa.Table:
     for name in (columns.image, columns.label):
         if schema.names.count(name) > 1:
             raise UserError(f"{file} has several columns {name!r}. Save the data set with a name for each.")
+    return _read_columns(file, [f"{columns.image}.bytes", columns.label])
+
+
+def _read_columns(file: Path, names: list[str]) -> pa.Table:
     with _reading(file) as parquet:
-        names = [f"{columns.image}.bytes", columns.label]
         rows = _rows_at_a_time(file, parquet, names)
         batches, room = [], _room(file)
         for batch in parquet.iter_batches(rows, columns=names):
@@ -109,9 +119,15 @@ def _rows_at_a_time(file: Path, parquet: pq.ParquetFile, names: list[str]) -> in
     return max(least, min(most, BATCH_BYTES // max(1, pages.largest)))
 
 
-def _image_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The bytes of the images as one type, though writers differ in theirs."""
-    return pc.struct_field(column, "bytes").cast(pa.large_binary())
+def _with_bytes(column: pa.ChunkedArray, file: Path, name: str) -> pa.ChunkedArray:
+    """The bytes of the images as one type, though writers differ in theirs; each row must have some."""
+    images = pc.struct_field(column, "bytes").cast(pa.large_binary())
+    if images.null_count:
+        raise UserError(
+            f"{file}, row {_first(pc.is_null(images))} has no image bytes in column {name!r}: "
+            "it may only name a file. Save the data set with its images embedded."
+        )
+    return images
 
 
 def _labels(column: pa.ChunkedArray, file: Path, columns: Columns) -> np.ndarray:

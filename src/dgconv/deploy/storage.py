@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data import Inputs
+from ..data.inputs import FILE as INPUTS
 from ..errors import UserError
 from ..files import check_folder, read_whole, write_atomically
 from ..runs.tensors import TensorFile
@@ -56,10 +58,11 @@ TYPES = {
 CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "ordered dict": OrderedDict}
 
 
-def save(prepared: PreparedModel, folder: Path | str, *, overwrite: bool = False) -> None:
+def save(prepared: PreparedModel, folder: Path | str, *, overwrite: bool = False, inputs: Inputs | None = None) -> None:
     """Write a prepared model; :func:`load` reads it. The files need nothing of the original model's code.
 
-    A model that is in the folder already is replaced only if you say so, with ``overwrite``.
+    A model that is in the folder already is replaced only if you say so, with ``overwrite``. ``inputs``, how images
+    become its input and what its classes are called, are for ``dgconv predict``.
     """
     if not isinstance(prepared, PreparedModel):
         raise UserError(f"save takes what prepare() returned, got a {type(prepared).__name__}")
@@ -70,13 +73,26 @@ def save(prepared: PreparedModel, folder: Path | str, *, overwrite: bool = False
     check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / INPUTS).unlink(missing_ok=True)  # those of a model that was here
         write_atomically(folder / WEIGHTS, weights)
         write_atomically(folder / GRAPH, content)
+        if inputs is not None:
+            write_atomically(folder / INPUTS, inputs.to_bytes())
     except OSError as error:
         needed = len(weights) + len(content)
         raise UserError(
             f"{folder} cannot be written: {error.strerror}. Make room for {needed:,} bytes, or name another place"
         ) from error
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether a folder holds a prepared model, and is no run folder."""
+    return (folder / GRAPH).exists() or (folder / WEIGHTS).exists()
+
+
+def inputs_of(folder: Path) -> Inputs | None:
+    """How images become the input of the prepared model in a folder, if it was saved with that."""
+    return Inputs.read(folder / INPUTS) if (folder / INPUTS).exists() else None
 
 
 def load(folder: Path | str) -> PreparedModel:

@@ -10,15 +10,12 @@ from io import BytesIO
 from threading import Lock
 
 import torch
-from PIL import Image, ImageOps
-from PIL.Image import Resampling
+from PIL import Image
 from torch import Tensor
 
-from ..data import Data
+from ..data import Data, Inputs
 from ..data.corrupt import CorruptImage
-from ..data.crops import central_view
 from ..data.decode import FORMATS, MOST_PIXELS, decode, give_back_memory
-from ..data.encoded_split import EncodedSplit
 from ..data.stats import Stats
 from ..errors import UserError
 
@@ -99,7 +96,7 @@ class Images:
 
     def _decode(self, content: bytes) -> Image.Image:
         try:
-            return as_input(read_upload(content), self.data)
+            return Inputs.of(self.data).view(read_upload(content))
         finally:
             give_back_memory()
 
@@ -152,14 +149,3 @@ def refuse_giants(content: bytes) -> None:
         return
     if width * height > MAX_PIXELS:
         raise TooLarge(f"your image has {width:,} x {height:,} pixels; {limit}")
-
-
-def as_input(image: Image.Image, data: Data) -> Image.Image:
-    """Scaled and cut to the input of the network, as the data set does it.
-
-    Photographs lose their margin; small images that are held in memory, such as CIFAR's, are used whole.
-    """
-    _, height, width = data.input_size
-    if not isinstance(data.test, EncodedSplit):
-        return ImageOps.fit(image, (width, height), Resampling.BILINEAR)
-    return central_view(image, height)

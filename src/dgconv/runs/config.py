@@ -48,12 +48,21 @@ class GateFacts(TypedDict, total=False):
     like_start: dict[str, float]
 
 
+class Images(TypedDict):
+    """What becomes of an image before the network sees it, as dgconv.data.Inputs has it."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    loses_margin: bool
+
+
 class RunConfig(TypedDict, total=False):
     dgconv: str
     model: ModelOptions
     recipe: dict[str, Any]  # checked when a Recipe is made of it
     input_size: tuple[int, int, int]
     classes: list[str]
+    images: Images
     epochs_done: int
     weights: str  # where they are, if not in the folder
     environment: Environment

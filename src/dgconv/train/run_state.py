@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..data import Data
+from ..data import Data, Inputs
 from ..errors import UserError
 from ..layers.controller import Controllers
 from ..models import ImageClassifier
@@ -61,6 +61,7 @@ def write_epoch(run: RunUnderWay, checkpoint: Checkpoint, is_best: bool) -> None
         "recipe": run.recipe.to_dict(),
         "input_size": run.data.input_size,
         "classes": run.data.classes,
+        "images": Inputs.of(run.data).of_images,
         "epochs_done": checkpoint.position.epoch,
         "environment": run.environment,
     }

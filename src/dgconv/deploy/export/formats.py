@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from ...cost.macs import check_input_size
+from ...data import Inputs
 from ...errors import UserError
 from ...layers.mode import evaluating
 from ...layers.select import dynamic_layers
@@ -85,6 +86,7 @@ def export_model(
     *,
     precision: Precision = "float32",
     calibration: Tensor | None = None,
+    inputs: Inputs | None = None,
 ) -> Exported:
     """Write a network for images of one size and batches of any, and hold the file's result against the network's.
 
@@ -99,6 +101,7 @@ def export_model(
         input_size: channels, height and width of the images.
         precision: "int8" is for "prepared" only.
         calibration: images for int8, like those it will see.
+        inputs: how images become its input, kept beside a prepared network for ``dgconv predict``.
     """
     _check(model)
     check_input_size(input_size)
@@ -122,7 +125,7 @@ def export_model(
         temporary = folder / file.name
         try_images(model, _example(model, 1, input_size))
         if format == "prepared":
-            written = write_prepared(model, temporary, precision, calibration)
+            written = write_prepared(model, temporary, precision, calibration, inputs)
         else:
             written = WRITERS[format](model, temporary, input_size)
         examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
@@ -176,6 +179,7 @@ def export_run(
     *,
     precision: Precision = "float32",
     calibration: Tensor | None = None,
+    inputs: Inputs | None = None,
 ) -> Exported:
     """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on.
 
@@ -184,7 +188,9 @@ def export_run(
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     model = load_model(run)
     size = input_size_of(run, model)
-    return export_model(what_is_left(model), file, format, size, precision=precision, calibration=calibration)
+    return export_model(
+        what_is_left(model), file, format, size, precision=precision, calibration=calibration, inputs=inputs
+    )
 
 
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
@@ -290,8 +296,10 @@ def write_aoti(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -
     return loaded
 
 
-def write_prepared(model: nn.Module, folder: Path, precision: Precision, calibration: Tensor | None) -> Network:
-    save(prepare_as(model, precision, calibration), folder)
+def write_prepared(
+    model: nn.Module, folder: Path, precision: Precision, calibration: Tensor | None, inputs: Inputs | None = None
+) -> Network:
+    save(prepare_as(model, precision, calibration), folder, inputs=inputs)
     return load(folder)
 
 
