@@ -136,7 +136,7 @@ def check_layers(results: Results) -> None:
         pooled = x.double().mean((2, 3))[:, places.long()]
         hidden = torch.relu(torch.einsum("hdc,bc->bhd", weight1.double(), pooled))
         saliency = torch.relu(torch.einsum("hdc,bhd->bhc", weight2.double(), hidden) + bias)
-        order = saliency.float().argsort(-1, descending=True, stable=True)[..., :keep]
+        order = saliency.float().argsort(dim=-1, descending=True, stable=True)[..., :keep]
         index, gates = dynamic_conv.select(sums, side * side, weight1, weight2, bias, keep, places)
         chosen = torch.zeros_like(saliency).scatter_(2, order, 1.0)
         own = torch.zeros_like(saliency).scatter_(2, places.argsort()[index[..., :keep].long()], 1.0)
@@ -244,7 +244,11 @@ def time_dense(shape: layers.Shape) -> tuple[torch.Tensor, float]:
     weight = weight.to(shape.dtype).contiguous(memory_format=torch.channels_last)
     bias = torch.zeros(len(weight), device=DEVICE, dtype=shape.dtype)
     window = ((shape.stride,) * 2, (shape.padding,) * 2, (1, 1), 1)
-    return x, layers.seconds(lambda: torch.cudnn_convolution_relu(x, weight, bias, *window), DEVICE)
+    try:
+        return x, layers.seconds(lambda: torch.cudnn_convolution_relu(x, weight, bias, *window), DEVICE)
+    except Exception as problem:
+        print(f"cuDNN's fused form: {str(problem)[:100]}")
+        return x, layers.seconds(lambda: nn.functional.conv2d(x, weight, bias, *window), DEVICE)
 
 
 @torch.no_grad()
@@ -380,7 +384,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="small: to try the script")
     parser.add_argument("--batches", type=int, nargs="+", default=[256, 1, 32])
-    parser.add_argument("--seconds", type=float, default=270, help="after which no further part is begun")
+    parser.add_argument("--seconds", type=float, default=240, help="after which no further part is begun")
     args = parser.parse_args()
     results = Results(args.json)
     torch.backends.cudnn.benchmark = True

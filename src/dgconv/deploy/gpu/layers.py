@@ -2,8 +2,8 @@
 
 import statistics
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -143,35 +143,13 @@ class StaticConv:
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> Tensor:
         step = self.step
-        if step.activation == "relu" and self.bias is not None and _has_fused_relu(x) and not self.interleaves:
-            return self._fused(normalize(x, self.norm), residual)
         return finish(self.convolve(x), self.bias, residual, step.activation)
-
-    def _fused(self, x: Tensor, residual: Tensor | None) -> Tensor:
-        step = self.step
-        bias = _rounded(self.bias, x.dtype)
-        if any(step.extra_padding):
-            x = F.pad(x, (0, step.extra_padding[1], 0, step.extra_padding[0]))
-        window = (step.stride, step.padding, step.dilation, step.groups)
-        if residual is None:
-            out: Tensor = torch.cudnn_convolution_relu(x, self.weight, bias, *window)
-            return out
-        out = torch.cudnn_convolution_add_relu(x, self.weight, residual, 1.0, bias, *window)
-        return out
 
 
 def _refusal(step: Conv, reason: str) -> UserError:
     return UserError(
         f"{step.label or step.output} cannot be prepared for a GPU: {reason}. Use the original model there"
     )
-
-
-def _has_fused_relu(x: Tensor) -> bool:
-    return x.is_cuda
-
-
-def _rounded(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
 
 
 def _as_floats(x: Tensor | None, device: torch.device) -> Tensor | None:
@@ -237,7 +215,7 @@ def candidates(shape: Shape) -> list["Tile | str"]:
                 found.append(Tile(block_m, block_n, depth, True, warps, 4))
                 if not shape.has_norm and depth == depths[0]:
                     found.append(Tile(block_m, block_n, depth, False, warps, 2 if block_m > 128 else 3))
-    return [*found, MASKED]
+    return [*dict.fromkeys(found), MASKED]
 
 
 CHOSEN: dict[tuple[str, Shape], "Tile | str"] = {}  # by the GPU's name
@@ -260,7 +238,7 @@ def choose(
     new = {shape: call for shape, call in calls.items() if (name, shape) not in CHOSEN}
     broken: dict[tuple[Shape, Any], str] = {}
     if new:
-        with compiling_ahead(device):
+        with suppress(Exception), compiling_ahead(device):  # whatever fails will do so again, and be told
             for shape, call in new.items():
                 for form in candidates(shape):
                     try:
@@ -305,18 +283,19 @@ def samples(graph: torch.cuda.CUDAGraph, count: int = 5) -> list[float]:
 def captured(call: Callable[[], Any], device: torch.device, repeats: int = 1) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
+    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
         call()
         call()
     torch.cuda.current_stream(device).wait_stream(stream)
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            call()
+    # torch.cuda.graph would collect garbage each time, which takes longer than the rest
+    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
+        graph.capture_begin()
+        try:
+            for _ in range(repeats):
+                call()
+        finally:
+            graph.capture_end()
+    torch.cuda.current_stream(device).wait_stream(stream)
     return graph
-
-
-@cache
-def tensor_cores(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (8, 0)
