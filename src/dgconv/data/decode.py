@@ -123,14 +123,20 @@ def first_size(source: Encoded, corrupt: CorruptImages) -> tuple[int, int]:
 
 
 def decode_all(
-    source: Encoded, size: tuple[int, int], corrupt: CorruptImages, workers: int | None = None
+    source: Encoded,
+    size: tuple[int, int],
+    corrupt: CorruptImages,
+    workers: int | None = None,
+    view: Callable[[Image.Image], np.ndarray] | None = None,
 ) -> tuple[Tensor, Tensor] | None:
     """All images as uint8 [N, 3, H, W] and the indices they had, or None once one is not of `size` (width, height).
+
+    With a `view`, what it makes of each image, which has that size.
 
     Corrupt ones are left out, if that was chosen. Many images are decoded by `workers` processes (None: one a core).
     Threads were measured no faster than a plain loop: Pillow holds the interpreter's lock while it decodes.
     """
-    parts = _Parts(source, size, corrupt.skip)
+    parts = _Parts(source, size, corrupt.skip, view)
     workers = default_workers() if workers is None else workers
     worthwhile = workers > 1 and sys.platform == "linux" and len(parts) >= 4 * workers
     loader = DataLoader(
@@ -165,8 +171,15 @@ class _Parts(Dataset[PartOrError]):
     A worker's exception would reach the user wrapped in a traceback of the worker's, so it is returned instead.
     """
 
-    def __init__(self, source: Encoded, size: tuple[int, int], skip: bool) -> None:
+    def __init__(
+        self,
+        source: Encoded,
+        size: tuple[int, int],
+        skip: bool,
+        view: Callable[[Image.Image], np.ndarray] | None,
+    ) -> None:
         self.source, self.size, self.skip = source, size, skip
+        self.view = view or self._if_it_fits
         self.one_at_a_time = multiprocessing.Lock()
 
     def __len__(self) -> int:
@@ -181,7 +194,7 @@ class _Parts(Dataset[PartOrError]):
         errors: list[CorruptImage] = []
         for index in indices:
             try:
-                image = decode_and(self._if_it_fits, self.source, index, self.one_at_a_time)
+                image = decode_and(self.view, self.source, index, self.one_at_a_time)
             except CorruptImage as error:
                 if not self.skip:
                     return error

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..ops import dynamic_group_conv2d, fused
 from ..ops.geometry import Size2, whole_pair
 from ..ops.layout import is_channels_last
-from ..values import BELOW_ONE, SIZE
+from ..values import BELOW_ONE, FACTOR, SIZE
 from ._conv import resolve_padding, takes_images
 from .gate import Gate, GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .method import Knob, MacCall, Method, register_method
@@ -54,6 +54,9 @@ class DynamicGroupConv2d(nn.Module):
             ResNets need it not to overflow, or all at exactly 1.
         per_head_init: initial scale from the fan-out of one head, C'/H, as in the authors' code; otherwise from
             all of C', as the undivided convolution has it.
+        score_noise: ours, not the paper's: noise on the scores while training, in standard deviations of them.
+        exploration: ours: share of the training images whose channels are chosen at random.
+        scales: no leaves what is kept unscaled, to learn what the scale is worth; not native in ``dgconv.deploy``.
     """
 
     pruning_rate: float
@@ -82,6 +85,9 @@ class DynamicGroupConv2d(nn.Module):
         tie_rule: TieRule = "lowest_index",
         per_head_init: bool = True,
         saliency_start: SaliencyStart = "random",
+        score_noise: float = 0.0,
+        exploration: float = 0.0,
+        scales: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -103,6 +109,7 @@ class DynamicGroupConv2d(nn.Module):
         self.dilation = whole_pair("dilation", dilation, 1)
         self.padding, self.extra_padding = resolve_padding(padding, self.kernel_size, self.stride, self.dilation)
         DGC.check(squeeze=squeeze, keep_rule=keep_rule, tie_rule=tie_rule, saliency_start=saliency_start)
+        DGC.check(score_noise=score_noise, exploration=exploration, scales=scales)
         self.pruning_rate = check_pruning_rate(pruning_rate)
         self.per_head_init, self.saliency_start = per_head_init, saliency_start
 
@@ -120,7 +127,16 @@ class DynamicGroupConv2d(nn.Module):
             dtype=dtype,
         )
         if gate == "head":
-            self.gate: Gate = HeadGate(in_channels, pruning_rate, keep_rule=keep_rule, tie_rule=tie_rule, device=device)
+            self.gate: Gate = HeadGate(
+                in_channels,
+                pruning_rate,
+                keep_rule=keep_rule,
+                tie_rule=tie_rule,
+                score_noise=score_noise,
+                exploration=exploration,
+                scales=scales,
+                device=device,
+            )
         elif gate == "global":
             self.gate = GlobalGate(device=device)
         else:
@@ -247,7 +263,14 @@ DGC = register_method(
         "dgc",
         "DGC",
         DynamicGroupConv2d,
-        {**_OPTIONS, "keep_rule": None, "tie_rule": None},
+        {
+            **_OPTIONS,
+            "keep_rule": None,
+            "tie_rule": None,
+            "score_noise": FACTOR,
+            "exploration": BELOW_ONE,
+            "scales": None,
+        },
         "dynamic: each image's left out channels are never read",
         Knob("pruning_rate", cheapest=0.999, dearest=0.0),
         {"gate": "head"},

@@ -93,6 +93,10 @@ class Gate(nn.Module):
     def forward(self, saliency: Tensor) -> Tensor:
         mask = self.mask(saliency)
         self.observe(saliency, mask)
+        return self.passed(saliency, mask)
+
+    def passed(self, saliency: Tensor, mask: Tensor) -> Tensor:
+        """What channels are scaled by."""
         return saliency.where(mask, 0)
 
     def observe(self, saliency: Tensor, mask: Tensor) -> None:
@@ -124,6 +128,10 @@ class HeadGate(Gate, CountingBuffers):
 
     ``keep`` is a buffer: a schedule moves it without a new graph, and a checkpoint carries it.
 
+    Training may look at more channels than the best: with ``score_noise``, scores are compared after noise of so many
+    of their standard deviations was added; ``exploration`` is the share of the images whose channels are drawn at
+    random. Without ``scales``, what is kept passes as it is, and saliencies learn as if it had been scaled.
+
     Shape: ``[B, H, C]`` to ``[B, H, C]``, zero where a channel is left out.
     """
 
@@ -137,12 +145,16 @@ class HeadGate(Gate, CountingBuffers):
         *,
         keep_rule: KeepRule = "ceil",
         tie_rule: TieRule = "lowest_index",
+        score_noise: float = 0.0,
+        exploration: float = 0.0,
+        scales: bool = True,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         if tie_rule not in ("lowest_index", "drop"):
             raise UserError(f"tie_rule must be 'lowest_index' or 'drop', got {tie_rule!r}")
         self.channels, self.keep_rule, self.tie_rule = channels, keep_rule, tie_rule
+        self.score_noise, self.exploration, self.scales = score_noise, exploration, scales
         self.register_buffer("keep", torch.tensor(keep_count(channels, pruning_rate, keep_rule), device=device))
 
     def ranges(self) -> dict[str, tuple[int, int]]:
@@ -167,19 +179,38 @@ class HeadGate(Gate, CountingBuffers):
         return True
 
     def fused_limits(self) -> tuple[Tensor, Tensor | None] | None:
-        is_plain = type(self) is HeadGate and self.tie_rule == "lowest_index"
-        return (self.keep, None) if is_plain else None
+        is_plain = type(self) is HeadGate and self.tie_rule == "lowest_index" and self.scales
+        return (self.keep, None) if is_plain and not self._explores else None
 
     def spec(self) -> dict[str, Any] | str:
         if type(self) is not HeadGate:
             return super().spec()
         if self.tie_rule != "lowest_index":
             return f"its gate has tie_rule {self.tie_rule!r}"
+        if not self.scales:
+            return "its gate chooses channels without scaling them"
         return {"keep": int(self.keep)}
+
+    def passed(self, saliency: Tensor, mask: Tensor) -> Tensor:
+        return super().passed(saliency if self.scales else saliency - saliency.detach() + 1, mask)
+
+    @property
+    def _explores(self) -> bool:
+        return self.training and bool(self.score_noise or self.exploration)
+
+    def _explored(self, score: Tensor) -> Tensor:
+        if self.score_noise:
+            score = score + self.score_noise * score.std(-1, keepdim=True) * torch.randn_like(score)
+        if self.exploration:
+            at_random = torch.rand_like(score[:, :1, :1]) < self.exploration
+            score = torch.where(at_random, torch.rand_like(score), score)
+        return score
 
     def mask(self, saliency: Tensor) -> Tensor:
         score = saliency.detach()
         score = torch.where(score.isnan(), -torch.inf, score)
+        if self._explores:
+            score = self._explored(score)
         passes = ranks(score) < self.keep
         if self.tie_rule == "drop":
             border = score.where(~passes, -torch.inf).amax(-1, keepdim=True)

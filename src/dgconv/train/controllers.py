@@ -10,6 +10,7 @@ from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
 from ..pruning import Examples, PruningController, pruning_of
 from .distillation import Distillation
+from .freezing import ChoiceFreezing
 from .losses import DEFAULT_ANGLE_WEIGHT, SaliencyLosses
 from .mac_budget import MacBudget
 from .recipe import TrainingTable
@@ -42,6 +43,8 @@ def controllers_of(
     gates = [layer.gate for _, layer in dynamic_layers(model)]
     if gates:
         members += [GateSchedule(model, training.ramp_end), _losses(gates, training)]
+    if gates and training.freeze_choice is not None:
+        members.append(ChoiceFreezing(model, training.freeze_choice))
     if any(gate.shared_threshold is not None for gate in gates):
         members.append(_threshold(model, training, input_size))
     if pruning := pruning_of(model):
@@ -56,7 +59,7 @@ def controllers_of(
 def _losses(gates: Sequence[Gate], training: TrainingTable) -> SaliencyLosses:
     default = DEFAULT_ANGLE_WEIGHT if any(gate.shared_threshold is not None for gate in gates) else 0.0
     angle = default if training.angle_weight is None else training.angle_weight
-    return SaliencyLosses(training.lasso_weight, training.lasso, angle)
+    return SaliencyLosses(training.lasso_weight, training.lasso, angle, training.balance_weight)
 
 
 def _threshold(model: nn.Module, training: TrainingTable, input_size: tuple[int, ...] | None) -> GlobalThreshold:

@@ -38,17 +38,40 @@ def take_saliencies(model: nn.Module) -> list[Tensor]:
 
 
 class SaliencyLosses(Controller):
-    """Adds the lasso and the angle loss to that of a step, each with its weight."""
+    """Adds the lasso, the angle and the balance loss to that of a step, each with its weight."""
 
-    def __init__(self, lasso_weight: float, lasso: LassoReading = "authors", angle_weight: float = 0.0) -> None:
-        self.lasso_weight, self.lasso, self.angle_weight = lasso_weight, lasso, angle_weight
+    def __init__(
+        self,
+        lasso_weight: float,
+        lasso: LassoReading = "authors",
+        angle_weight: float = 0.0,
+        balance_weight: float = 0.0,
+    ) -> None:
+        self.lasso_weight, self.lasso = lasso_weight, lasso
+        self.angle_weight, self.balance_weight = angle_weight, balance_weight
 
     def penalty(self, saliencies: Sequence[Tensor] = ()) -> Tensor | None:
         if not saliencies:
             return None
         parts = [self.lasso_weight * lasso_loss(saliencies, self.lasso)] if self.lasso_weight else []
         parts += [self.angle_weight * angle_loss(saliencies)] if self.angle_weight else []
+        parts += [self.balance_weight * balance_loss(saliencies)] if self.balance_weight else []
         return sum(parts[1:], parts[0]) if parts else None
+
+
+def balance_loss(saliencies: Sequence[Tensor]) -> Tensor:
+    r"""How unevenly the channels of a head share the saliency of a batch: the squared coefficient of variation of their
+    means over the images, :math:`\mathrm{var}_c / \mathrm{mean}_c^2`, a mean over layers and heads.
+
+    Ours, not the paper's: mixtures of experts are kept by it from always choosing the same few (Shazeer et al. 2017).
+    """
+    _require_some(saliencies)
+    spreads = []
+    for saliency in saliencies:
+        with full_precision(saliency):
+            of_channel = saliency.float().mean(0)  # [H, C]
+            spreads.append((of_channel.var(1, correction=0) / (of_channel.mean(1) ** 2 + SHORTEST)).mean())
+    return torch.stack(spreads).mean()
 
 
 def lasso_loss(saliencies: Sequence[Tensor], reading: LassoReading = "authors") -> Tensor:

@@ -13,6 +13,7 @@ import torch
 
 from ..data import Data, DataFacts, load_data, look_at_data
 from ..data.encoded_split import EncodedSplit
+from ..data.held_photos import HeldPhotos, hold_photos
 from ..data.tensor_split import TensorSplit
 from ..errors import UserError, unknown_name
 from ..models import ImageClassifier
@@ -90,6 +91,10 @@ class DataTable(_Table):
         "Name corrupt images in a warning and go on without them, instead of stopping at the first.",
         may_differ_on_resume=True,  # a run that one of them stopped can go on without it
     )
+    in_memory: bool = setting(
+        False,
+        "Decode photos once, a little larger than the images, and keep them in memory; crops are cut out of those.",
+    )
     cutout: int = setting(
         0,
         "Side in pixels of a square that is blanked in each training image, for small images that are kept in memory.",
@@ -97,7 +102,7 @@ class DataTable(_Table):
     )
     smallest_crop: float | None = setting(
         None,
-        "Share of a photo that a training crop covers at least, for images that are streamed; default 0.08.",
+        "Share of a photo that a training crop covers at least; default 0.08.",
         SHARE,
     )
 
@@ -117,7 +122,7 @@ class DataTable(_Table):
 
     def load_images(self, data_dir: str | None = None) -> Data:
         """The data set as tables with the same images share it."""
-        return load_data(
+        data = load_data(
             self.name,
             None if self.name == "digits" else data_dir or self.dir,  # a folder for several runs is the others'
             image_size=self.image_size,
@@ -125,14 +130,13 @@ class DataTable(_Table):
             workers=self.workers,
             skip_corrupt_images=self.skip_corrupt_images,
         )
+        return hold_photos(data) if self.in_memory else data
 
     def augmented(self, data: Data) -> Data:
         """The same images, with what this recipe does to those for training."""
         if self.smallest_crop is not None:
-            if not isinstance(data.train, EncodedSplit):
-                raise UserError(
-                    "`smallest_crop` is for photos that are streamed; the images of this data set are small"
-                )
+            if not isinstance(data.train, EncodedSplit | HeldPhotos):
+                raise UserError("`smallest_crop` is for photos; the images of this data set are small")
             data = replace(data, train=data.train.with_smallest_crop(self.smallest_crop))
         if not self.cutout:
             return data
@@ -186,6 +190,17 @@ class TrainingTable(_Table):
     lasso: LassoReading = setting("authors", "How the lasso is summed, see dgconv.train.lasso_loss.")
     angle_weight: float | None = setting(
         None, "Weight of the angle loss; default 1e-4 with the global threshold, otherwise 0.", FACTOR
+    )
+    balance_weight: float = setting(
+        0.0,
+        "Weight of a loss that lets the channels of a head share its saliencies evenly; not the paper's.",
+        FACTOR,
+    )
+    freeze_choice: float | None = setting(
+        None,
+        "Where in the training, from 0 to 1, each head settles on the channels it keeps on average; images decide by "
+        "how much from then on. Ours, not the paper's.",
+        SHARE,
     )
     threshold_every: int = setting(3, "Epochs between updates of the global threshold.", COUNT)
     threshold_momentum: float = setting(
