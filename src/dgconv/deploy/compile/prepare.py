@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,22 @@ PRECISIONS = ("float32", "int8")
 GPU_PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+@overload
+def prepare(
+    model: nn.Module,
+    *,
+    precision: Literal["float32", "int8"] | None = ...,
+    calibration: Tensor | Iterable[Any] | None = ...,
+    evaluate: Evaluate | None = ...,
+    max_drop: float | None = ...,
+    seconds: float = ...,
+    force: bool = ...,
+    progress: Progress | None = ...,
+) -> PreparedModel: ...
+@overload
+def prepare(
+    model: nn.Module, *, device: torch.device | str, precision: Literal["bfloat16", "float16"] | None = ...
+) -> GpuModel: ...
 def prepare(
     model: nn.Module,
     *,
