@@ -17,8 +17,8 @@ from ..files import check_folder
 from ..train import Stopped
 from ..train.distributed import rank, started_by_torchrun
 from ..train.recipe import DataTable
-from ..tuning.goal import Goal, Request
-from ..tuning.run import Tuned, begin, free_folder
+from ..tuning.goal import Goal, Request, State
+from ..tuning.run import PLAN, Tuned, begin, free_folder
 from ..tuning.run import resume as go_on
 from ._device import find_device
 from ._display import TrainingDisplay
@@ -163,6 +163,29 @@ def _folder(out: Path | None, network: str, dry_run: bool) -> Iterator[Path]:
 def _display(progress: Console) -> Iterator[TrainingDisplay]:
     with TrainingDisplay(progress, [1]) as display:
         yield display
+
+
+def repeating(state: State) -> str:
+    """The command that repeats a tuning with the same decisions."""
+    request, goal, settings = state.request, state.request.goal, state.done["settings"]
+    given = {
+        "weights": request.weights,
+        "data": request.data.name,
+        "data-dir": request.data.dir,
+        "image-size": request.data.image_size,
+        "label-column": request.data.label_column,
+        "smallest-crop": request.data.smallest_crop,
+        "max-drop": goal.max_drop,
+        "epochs": settings.get("epochs"),
+        "batch-size": settings.get("batch_size"),
+        "learning-rate": goal.learning_rate,
+        "distillation-weight": goal.distillation_weight,
+        "against": goal.against,
+        "seed": goal.seed,
+        "plan": state.folder / PLAN,
+    }
+    parts = [part for name, value in given.items() if value is not None for part in (f"--{name}", str(value))]
+    return shlex.join(["dgconv", "tune", request.network, *parts, *["--replace-head"] * goal.replace_head])
 
 
 def _watch(display: TrainingDisplay, epochs: int) -> TrainingDisplay:

@@ -14,7 +14,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from ..bench.timing import check_threads, threads_restored
-from ..deploy.compile.prepare import check, prepare
+from ..deploy.compile.prepare import check
 from ..deploy.export.formats import try_images
 from ..deploy.precision import Precision, prepare_as
 from ..deploy.run.prepared import PreparedModel
@@ -212,7 +212,7 @@ class _Timed:
                     raise
                 self.notes.append(f"{precision} is left out: {error}")
         if not self.dense:
-            self.dense["float32"] = prepare(model)
+            self.dense["float32"] = prepare_as(model, "float32")
         self.reasons: dict[str, str] = {}
 
     def with_heads(self, heads: int, rate: float) -> dict[Precision, PreparedModel]:

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from ..data import Data
+from ..data import Data, Inputs
 from ..data.folder import test_folder
 from ..deploy import save
 from ..deploy.precision import Precision
@@ -54,7 +54,13 @@ SHARE_OF_HEAD = 0.3  # of the time, for a new last layer
 LEAST_LIMIT = 5.0  # seconds of training, however little time is left
 
 Tell = Callable[[str], None]
+Command = Callable[[State], str]  # how to repeat a tuning
 Watch = Callable[[int], Watcher | None]  # who follows a training of so many epochs
+
+
+def in_words(state: State) -> str:
+    """For whoever calls the library."""
+    return f"Give the {PLAN} of {state.folder} as `plan` to repeat what was decided here"
 
 
 def unwatched(epochs: int) -> None:
@@ -136,6 +142,7 @@ def begin(
     device: str = "cpu",
     watch: Watch = unwatched,
     tell: Tell = lambda line: None,
+    command: Command = in_words,
 ) -> Tuned:
     """A tuning in a new folder. With ``dry_run`` it ends with the plan, and what it measured is thrown away.
 
@@ -168,7 +175,7 @@ def begin(
             if plan:
                 state.done["plan"] = plan.to_dict()
             state.write()
-        return _Tuning(state, data, device, watch, tell).run(dry_run)
+        return _Tuning(state, data, device, watch, tell, command).run(dry_run)
 
 
 def resume(
@@ -180,6 +187,7 @@ def resume(
     device: str = "cpu",
     watch: Watch = unwatched,
     tell: Tell = lambda line: None,
+    command: Command = in_words,
 ) -> Tuned:
     """Goes on with a tuning that was stopped, exactly as if it had not been.
 
@@ -200,7 +208,7 @@ def resume(
         state.request = replace(state.request, goal=replace(state.request.goal, time=time))
     data = data or state.request.data.load()
     with _held(folder):
-        return _Tuning(state, data, device, watch, tell).run()
+        return _Tuning(state, data, device, watch, tell, command).run()
 
 
 @contextmanager
@@ -254,9 +262,9 @@ def read_plan(path: Path, opened: Opened) -> Plan:
 class _Tuning:
     """One tuning under way."""
 
-    def __init__(self, state: State, data: Data, device: str, watch: Watch, tell: Tell) -> None:
+    def __init__(self, state: State, data: Data, device: str, watch: Watch, tell: Tell, command: Command) -> None:
         self.state, self.data, self.device = state, data, torch.device(device)
-        self.watch, self.tell = watch, tell if rank() == 0 else lambda line: None
+        self.watch, self.command, self.tell = watch, command, tell if rank() == 0 else lambda line: None
         self.goal, self.folder = state.request.goal, state.folder
         self.notes: list[str] = state.done.get("notes", [])
         self.began = time.monotonic()
@@ -477,7 +485,9 @@ class _Tuning:
                     f"a drop of {self.goal.max_drop:g} points is not met: the best found is {error:.2f} %"
                 )
         config = RunFolder(folder).config
-        extra = {key: config[key] for key in ("recipe", "classes", "epochs_done", "environment") if key in config}
+        extra = {
+            key: config[key] for key in ("recipe", "classes", "images", "epochs_done", "environment") if key in config
+        }
         save_model(model, self.folder, **extra, input_size=self.data.input_size)
         (self.folder / "metrics.jsonl").write_bytes(RunFolder(folder).metrics_bytes)
         return model
@@ -556,7 +566,7 @@ class _Tuning:
         if is_gain and self.goal.target_speedup and seconds and dense / seconds < self.goal.target_speedup:
             self.notes.append(f"the speed-up asked for, {self.goal.target_speedup:g}, is not reached")
         try:
-            save(best, self.folder / FAST, overwrite=True)
+            save(best, self.folder / FAST, overwrite=True, inputs=Inputs.of(self.data))
         except UserError as error_of_save:
             self.notes.append(f"{FAST}/ is not written: {error_of_save}")
         results = {
@@ -585,7 +595,7 @@ class _Tuning:
             "native_share": native_share(best, self.data),
             "notes": list(dict.fromkeys(self.notes)),
             "environment": describe_environment(self.device),
-            "command": self._command(),
+            "command": self.command(self.state),
         }
         write_atomically(self.folder / RESULTS, (json.dumps(results, indent=1) + "\n").encode())
         write_atomically(self.folder / PLAN, (json.dumps(plan.to_dict(), indent=1) + "\n").encode())
@@ -604,22 +614,6 @@ class _Tuning:
                 most[which] = before["error"] + drop if drop is not None else own + INT8_DROP
         candidates = [(which, precision, *values) for (which, precision), values in found.items()]
         return steps.pick_form(candidates, most) or ("original", "float32")
-
-    def _command(self) -> str:
-        """How to repeat it with the same decisions."""
-        request, goal = self.state.request, self.goal
-        parts = ["dgconv", "tune", request.network]
-        if request.weights:
-            parts += ["--weights", request.weights]
-        parts += ["--data", request.data.name]
-        for name in ("dir", "image_size", "label_column"):
-            if (value := getattr(request.data, name)) is not None:
-                parts += [f"--{'data-dir' if name == 'dir' else name.replace('_', '-')}", str(value)]
-        settings = self.state.done["settings"]
-        if settings:
-            parts += ["--epochs", str(settings["epochs"]), "--batch-size", str(settings["batch_size"])]
-        parts += ["--learning-rate", f"{goal.learning_rate:g}", "--seed", str(goal.seed)]
-        return " ".join([*parts, "--plan", str(self.folder / PLAN)])
 
 
 def native_share(prepared: PreparedModel, data: Data) -> float:
