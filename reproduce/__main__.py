@@ -7,11 +7,12 @@ from typing import Any
 from dgconv.cli import politely
 from dgconv_command import run_command
 
-from .commands import add, costs, pages, publish, study
+from .commands import add, costs, outputs, pages, publish, study
 from .train import train
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "pages": pages, "add": add, "publish": publish, "study": study, "train": train, "costs": costs,
+    "outputs": outputs,
 }  # fmt: skip
 
 

@@ -8,6 +8,8 @@ from dgconv.errors import UserError, unknown_name
 from dgconv.files import write_atomically
 from dgconv.models.pretrained import IN_CHECKOUT, list_cards
 
+from .draw_architecture import PAGE as ARCHITECTURE
+from .draw_architecture import draw_architecture
 from .groups import Group, group_records
 from .markdown import fill_section, sections_in
 from .page import PAGE, results_page
@@ -55,16 +57,20 @@ class Checkout:
             if path != results:
                 texts[path] = path.read_text()
                 for name in sections_in(texts[path]):
-                    texts[path] = fill_section(texts[path], name, self.section(name))
+                    texts[path] = fill_section(texts[path], name, self.section(name, path))
         outdated = {path: drawing.as_svg() for path, drawing in pictures.items() if not shows(path, drawing)}
+        if (results.parent / ARCHITECTURE).exists():
+            drawn = {results.parent / name: drawing for name, drawing in draw_architecture().items()}
+            outdated |= {path: svg for path, svg in drawn.items() if not path.exists() or path.read_bytes() != svg}
         outdated |= {path: text.encode() for path, text in texts.items() if not _holds(path, text)}
         return outdated
 
-    def section(self, name: str) -> str:
+    def section(self, name: str, page: Path) -> str:
         """What belongs between the words of people, where a page has a section of that name."""
         if name not in SECTIONS:
             raise unknown_name("section", name, SECTIONS)
-        return SECTIONS[name](self.root, self.groups)
+        text = SECTIONS[name](self.root, self.groups)
+        return text if page.parent == self.root else text.replace("](docs/", "](")
 
     def write_pages(self) -> list[Path]:
         """Writes the pages anew; the names of those that were outdated."""

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.table import Column
 from tyro.conf import Positional
@@ -13,9 +14,11 @@ from dgconv.analysis.kept_costs import FILE, describe_network
 from dgconv.analysis.plan import count_cost
 from dgconv.cli._output import console, show
 from dgconv.errors import UserError, visible
+from dgconv.files import write_atomically
 from dgconv.text import print_table
 from dgconv.train import list_recipes, load_recipe
 
+from .blocks import Session, with_outputs
 from .checkout import Checkout
 from .publish import publish as publish_weights
 from .record import add_record
@@ -103,6 +106,22 @@ def costs() -> None:
     lines = [f"{json_format.dumps(name)}: {json_format.dumps(asdict(cost))}" for name, cost in counted.items()]
     Path(str(FILE)).write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
     _tell(f"{len(counted)} networks -> {FILE}")
+
+
+def outputs(pages: Positional[tuple[Path, ...]], work: Path | None = None) -> None:
+    """Run the code blocks of pages, and write below each what it prints; takes minutes, for networks are trained.
+
+    Args:
+        pages: Pages of the site, in the order in which they are read: what the first one trains, others use.
+        work: Folder to run them in, to go on from what is there; default a new one.
+    """
+    if not pages:
+        raise UserError("name at least one page, such as docs/start.md")
+    with TemporaryDirectory() as folder:
+        for page in pages:
+            session = Session((work or Path(folder)).absolute())
+            write_atomically(page, with_outputs(page.read_text(encoding="utf-8"), session).encode())
+            _tell(f"written: {page}")
 
 
 def _tell(text: str) -> None:

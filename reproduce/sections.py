@@ -13,6 +13,7 @@ SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
     "claims": lambda root, groups: claims_section(groups),
     "studies": lambda root, groups: studies_section(groups),
     "gates": lambda root, groups: gates_table(groups),
+    "speed": lambda root, groups: tables.speed(root),
     "inference": lambda root, groups: tables.inference(root),
     "convolutions": lambda root, groups: tables.convolutions(root),
     "steps": lambda root, groups: tables.steps(root),

@@ -53,7 +53,7 @@ def steps(root: Path) -> str:
 
 def inference(root: Path) -> str:
     """Whole networks, as ``dgconv bench`` measured them: a row for each precision, ratios to its fastest rival."""
-    benches = [json.loads(file.read_text()) for file in sorted((root / "benchmarks/results").glob("bench_*.json"))]
+    benches = _benches(root)
     measured = [(bench, measurement) for bench in benches for measurement in bench["measurements"]]
     rivals = dict.fromkeys(
         row["form"] for _, part in measured for row in part["rows"] if row["kind"] == "dense" and row["form"] != OURS
@@ -66,6 +66,37 @@ def inference(root: Path) -> str:
     machines = dict.fromkeys(_machine(bench["machine"]) for bench in benches)
     table = f"{'; '.join(machines)}; milliseconds, median:\n\n" + markdown(heading, rows)
     return table + _unmeasured(rows, {(_precision(row), row["form"]) for _, part in measured for row in part["rows"]})
+
+
+def speed(root: Path) -> str:
+    """The short form of it, one image at a time: DGC in both precisions, each beside the fastest of all rivals."""
+    rows = []
+    for bench in _benches(root):
+        for part in bench["measurements"]:
+            if part["batch_size"] == 1:
+                row = [f"`{bench['model']}`, {bench['pruning_rate']:.2f}", str(part["threads"])]
+                for precision in ("float32", "int8"):
+                    row += _beside_the_fastest(part, precision)
+                rows.append(row)
+    heading = ["network, pruning rate", "threads"]
+    for precision in ("float32", "int8"):
+        heading += [f"fastest rival, {precision}", "DGC", "times faster"]
+    hardware = dict.fromkeys(bench["machine"]["hardware"] for bench in _benches(root))
+    return f"Milliseconds for one image, {'; '.join(hardware)}:\n\n" + markdown(heading, rows)
+
+
+def _beside_the_fastest(part: dict[str, Any], precision: str) -> list[str]:
+    rows = [row for row in part["rows"] if _precision(row) == precision and row["median"]]
+    rivals = [row for row in rows if row["kind"] == "dense" and row["form"] != OURS]
+    ours = next((row["median"] for row in rows if (row["kind"], row["form"]) == ("dgc", OURS)), None)
+    if not rivals or not ours:
+        return ["", _ms(ours), ""]
+    fastest = min(rivals, key=lambda row: row["median"])
+    return [f"{_ms(fastest['median'])} {fastest['form']}", _ms(ours), f"**{fastest['median'] / ours:.2f}**"]
+
+
+def _benches(root: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted((root / "benchmarks/results").glob("bench_*.json"))]
 
 
 def _unmeasured(rows: list[list[str]], measured: set[tuple[str, str]]) -> str:
@@ -147,9 +178,8 @@ def macs() -> str:
         if row.paper_saving and row.authors_saving:
             paper, authors = f"{paper} = {row.paper_saving:.3f}x", f"{authors} = {row.authors_saving:.3f}x"
         difference = "" if row.difference is None else f"{row.difference:+.2f} %"
-        rows.append([row.where, row.label, row.reported, paper, authors, difference, row.fits, f"`{row.recipe}`"])
-    heading = ["", "model", "reported", "`paper`", "`authors`", "the closer one differs by", "fits", "recipe"]
-    return markdown(heading, rows)
+        rows.append([row.where, row.label, row.reported, paper, authors, difference, row.fits])
+    return markdown(["", "model", "reported", "`paper`", "`authors`", "the closer one differs by", "fits"], rows)
 
 
 def norms(root: Path) -> str:
