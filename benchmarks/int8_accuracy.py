@@ -1,6 +1,8 @@
 """What int8 costs the trained networks of this repository: error on the whole test set, and whether they choose alike.
 
 python benchmarks/int8_accuracy.py --cifar10 DIR --cifar100 DIR [--json benchmarks/results/int8_accuracy.json]
+
+Goes on with the file where a run was ended: the networks that are in it are not measured again.
 """
 
 import argparse
@@ -30,13 +32,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     folders = {"cifar10": arguments.cifar10, "cifar100": arguments.cifar100}
-    rows = []
+    rows = json.loads(arguments.json.read_text())["rows"] if arguments.json and arguments.json.exists() else []
+    known = {row["network"] for row in rows}
     for name in list_cards():
+        if name in known:
+            continue
         rows.append({"network": name} | measure(name, folders[name.partition("_")[0]]))
         print(json.dumps({key: value for key, value in rows[-1].items() if key != "layers"}), flush=True)
-    if arguments.json:
-        record = describe_environment("cpu") | {"date": date.today().isoformat(), "rows": rows}
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+        if arguments.json:
+            record = describe_environment("cpu") | {"date": date.today().isoformat(), "rows": rows}
+            arguments.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def measure(name: str, folder: Path) -> dict[str, Any]:

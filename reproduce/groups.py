@@ -107,38 +107,38 @@ def difference(base: Group, other: Group) -> tuple[float, float | None]:
     return delta, sqrt(base.spread**2 / len(base.errors) + other.spread**2 / len(other.errors))
 
 
-def is_beyond_noise(base: Group, other: Group) -> bool | None:
+def is_beyond_noise(base: Group, other: Group, allowed: float = 0.0) -> bool | None:
     """Whether seeds alone would make such a difference in fewer than one of twenty cases; None with too few of them.
 
     Welch's t-test, which knows how little a spread over three seeds tells. A single seed is taken to spread as the
-    seeds of the other group do.
+    seeds of the other group do. ``allowed`` is what the other one's error may be above the base's to be on a par.
     """
     spreads = [group.spread for group in (base, other) if group.spread is not None]
     if not spreads:
         return None
     if not any(spreads):
-        return base.error != other.error
-    return _is_sure(base, other, (len(base.errors), len(other.errors)), equal_var=len(spreads) == 1)
+        return base.error + allowed != other.error
+    return _is_sure(base, other, (len(base.errors), len(other.errors)), allowed, equal_var=len(spreads) == 1)
 
 
-def seeds_to_tell(base: Group, other: Group) -> int | None:
+def seeds_to_tell(base: Group, other: Group, allowed: float = 0.0) -> int | None:
     """How many of each it takes until a difference like this one is beyond noise; None where nothing is known."""
-    delta = round(difference(base, other)[0], 9)  # what is less is rounding
+    delta = round(difference(base, other)[0] - allowed, 9)  # what is less is rounding
     if base.spread is None or other.spread is None or not delta:
         return None
     seeds = max(2, ceil(SURE**2 * (base.spread**2 + other.spread**2) / delta**2))
-    while not _is_sure(base, other, (seeds, seeds)):
+    while not _is_sure(base, other, (seeds, seeds), allowed):
         seeds += 1
     return seeds
 
 
-def _is_sure(base: Group, other: Group, seeds: tuple[int, int], equal_var: bool = False) -> bool:
+def _is_sure(base: Group, other: Group, seeds: tuple[int, int], allowed: float = 0.0, equal_var: bool = False) -> bool:
     """Whether the test would find their difference, were there so many seeds of each."""
     from scipy.stats import ttest_ind_from_stats
 
     facts = [
         fact
-        for group, count in zip((base, other), seeds, strict=True)
-        for fact in (group.error, group.spread or 0.0, count)
+        for group, count, more in zip((base, other), seeds, (allowed, 0.0), strict=True)
+        for fact in (group.error + more, group.spread or 0.0, count)
     ]
     return bool(ttest_ind_from_stats(*facts, equal_var=equal_var).pvalue < NOISE)

@@ -178,8 +178,9 @@ def macs() -> str:
         if row.paper_saving and row.authors_saving:
             paper, authors = f"{paper} = {row.paper_saving:.3f}x", f"{authors} = {row.authors_saving:.3f}x"
         difference = "" if row.difference is None else f"{row.difference:+.2f} %"
-        rows.append([row.where, row.label, row.reported, paper, authors, difference, row.fits])
-    return markdown(["", "model", "reported", "`paper`", "`authors`", "the closer one differs by", "fits"], rows)
+        rows.append([row.where, row.label, row.reported, paper, authors, difference, row.fits, f"`{row.recipe}`"])
+    heading = ["", "model", "reported", "`paper`", "`authors`", "the closer one differs by", "fits", "recipe"]
+    return markdown(heading, rows)
 
 
 def norms(root: Path) -> str:

@@ -11,7 +11,6 @@ from .groups import Group
 PRECISION: Precision = "bfloat16"  # of what has no record yet: only runs of one precision are compared
 SEEDS = (0, 1, 2)  # of the results that others are measured by
 ONE_SEED = (0,)
-NOT_NEEDED = ()  # shown if it is there
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,8 @@ def _condensenet50(data: str) -> tuple[Wanted, ...]:
         Wanted(f"{name}_lgc", SEEDS),
         Wanted(f"{name}_dgc", SEEDS),
         Wanted(f"{name}_dgcg"),
-        Wanted(f"{name}_sgc_groups2", NOT_NEEDED),
-        Wanted(f"{name}_lgc_condensation2", NOT_NEEDED),
+        Wanted(f"{name}_sgc_groups2"),
+        Wanted(f"{name}_lgc_condensation2"),
         *(Wanted(f"{name}_dgc_{rate}") for rate in ("rate88", "rate83", "rate50")),
         Wanted(f"{name}_dgc_rate33", SEEDS),
         Wanted(f"{name}_dgc_rate0"),
@@ -115,7 +114,8 @@ TABLES = (
                 for network in ("vgg16_l1", "vgg19_ns", "resnet164_ns", "densenet40_ns")
                 for data in ("cifar10", "cifar100")
             ),
-            *(f"cifar10_{network}" for network in ("resnet56_l1", "resnet110_l1", "resnet110_fpgm")),
+            *(f"cifar10_{network}" for network in ("resnet56_l1", "resnet56_cp", "resnet110_l1", "resnet110_fpgm")),
+            *(f"cifar10_densenet40_gal{less}" for less in ("", "_budget29")),
         ),
     ),
     WantedTable(
@@ -123,7 +123,8 @@ TABLES = (
         "Dense, pruned, with dynamic methods, and with DGC at pruning rate 0.55.",
         _recipes(
             "imagenet_resnet18",
-            *(f"imagenet_resnet18_{method}" for method in ("sfp", "ns", "fpgm", "lccn", "fbs", "cgnet", "dgc", "dgcg")),
+            *(f"imagenet_resnet18_{method}" for method in ("sfp", "ns", "dcp", "fpgm")),
+            *(f"imagenet_resnet18_{method}" for method in ("lccn", "fbs", "cgnet", "dgc", "dgcg")),
         ),
     ),
     WantedTable(

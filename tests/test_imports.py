@@ -18,7 +18,7 @@ LEVELS = (
     ("train", "deploy"),
     ("analysis",),
     ("bench", "report", "explore"),
-    ("compare",),
+    ("compare", "tuning"),
     ("cli",),
     ("", "__main__"),  # the package itself
 )

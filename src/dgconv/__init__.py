@@ -16,6 +16,7 @@ from .layers.convert import DGCConfig, convert_
 from .layers.select import dynamic_layers, set_pruning_rate
 from .models import create_model, import_authors_checkpoint, list_models, load_model, save_model
 from .ops import dynamic_group_conv2d
+from .tuning import plan, tune
 from .version import __version__
 
 __all__ = [
@@ -35,4 +36,6 @@ __all__ = [
     "save_model",
     "load_model",
     "import_authors_checkpoint",
+    "tune",
+    "plan",
 ]

@@ -11,6 +11,8 @@ import torch
 
 from .errors import UserError
 
+NO_MEMORY = ("DefaultCPUAllocator", "MemoryError in DataLoader worker")  # what torch says of the machine's own memory
+
 
 def refuse_missing_gpu(device: str) -> None:
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -18,6 +20,11 @@ def refuse_missing_gpu(device: str) -> None:
             f"no GPU is to be seen by torch {torch.__version__}. Use the device cpu, "
             "or see that the driver works ('nvidia-smi') and torch is a CUDA build"
         )
+
+
+def is_lack_of_memory(error: Exception) -> bool:
+    """Whether memory was lacking, of the GPU or of the machine; for the latter torch has no error of its own."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def describe_environment(device: torch.device | str) -> dict[str, str | int]:

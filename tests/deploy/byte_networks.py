@@ -6,6 +6,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from dgconv.deploy.compile.quantize import rounded_gate
 from dgconv.deploy.graph import (
     ByteConv,
     ByteMean,
@@ -50,7 +51,10 @@ def native_select(gate: GateSpec, means: Tensor) -> tuple[Tensor, Tensor]:
         places = (part[image].data_ptr() for part in (saliency, chosen, gates, counts))
         address = byref(packed.native)
         first, *rest = places
-        library().dgconv_generate(address, 1, own.data_ptr(), first, scratch.data_ptr())
+        if gate.scale is None:
+            library().dgconv_generate(address, 1, own.data_ptr(), first, scratch.data_ptr())
+        else:
+            library().dgconv_generate_bytes(address, byref(packed.generator), own.data_ptr(), first, scratch.data_ptr())
         library().dgconv_select(address, 1, first, *rest, scratch.data_ptr())
         for head in range(heads):
             kept[image, head, chosen[image, head, : counts[image, head]].long()] = True
@@ -69,9 +73,10 @@ def random_gate(rng: Random, generator: torch.Generator, channels: int, heads: i
     bias = torch.rand(heads, channels, generator=generator)
     if rng.random() < 0.15:  # all alike
         weights, bias = [torch.zeros_like(weight) for weight in weights], torch.ones_like(bias)
+    gate = GateSpec(*weights, bias, keep=rng.choice((1, channels, rng.randint(1, channels))))
     if rng.random() < 0.3:
-        return GateSpec(*weights, bias, threshold=rng.choice((0.0, 0.5, 1.0, 3.0)))
-    return GateSpec(*weights, bias, keep=rng.choice((1, channels, rng.randint(1, channels))))
+        gate = GateSpec(*weights, bias, threshold=rng.choice((0.0, 0.5, 1.0, 3.0)))
+    return rounded_gate(gate) if rng.random() < 0.5 else gate
 
 
 class Builder:

@@ -190,6 +190,22 @@ def test_claims(checkout, add, better, than, verdict):
     assert Claim("less work", DGC, DENSE).line(groups_in(checkout))[-1] == verdict
 
 
+@pytest.mark.parametrize(
+    ("errors", "verdict"),
+    [
+        ([6.1, 6.2, 6.1], "holds"),
+        ([7.4, 7.5, 7.4], "does not hold"),
+        ([6.9, 7.1, 6.8], "undecided, within the noise; 31 seeds of each might tell"),
+    ],
+)
+def test_a_claim_to_be_comparable_allows_a_difference(checkout, add, errors, verdict):
+    for seed, error in enumerate(errors):
+        add(error, name=DGC, seed=seed)
+        add(5.9 + 0.1 * seed, name=DENSE, seed=seed)
+    line = Claim("comparable", DGC, DENSE, 1.0).line(groups_in(checkout))
+    assert (line[0], line[-1]) == ("comparable, at most 1 % worse", verdict)
+
+
 def test_a_claim_is_about_the_precision_with_the_most_seeds(checkout, add):
     add(9.0, name=DGC, seed=7)
     for seed, error in enumerate((5.0, 5.1)):

@@ -3,10 +3,14 @@
 import json
 import re
 from dataclasses import fields
+from fnmatch import fnmatch
 from typing import get_args, get_type_hints
 
 import pytest
 
+from dgconv.analysis.kept_costs import cost_of
+from dgconv.analysis.paper import ROWS
+from dgconv.analysis.plan import agreement_with
 from dgconv.errors import UserError
 from dgconv.models import list_models
 from dgconv.models._registry import all_options
@@ -20,7 +24,7 @@ CONDENSENET50 = [
 ]  # fmt: skip
 HEADS = ["heads1", "heads2", "heads8", "heads16", "rate33_heads8"]
 PRUNED = ["vgg16_l1", "vgg19_ns", "resnet164_ns", "densenet40_ns"]
-RESNET18 = ["", "_dgc", "_dgcg", "_sfp", "_ns", "_fpgm", "_lccn", "_fbs", "_cgnet"]
+RESNET18 = ["", "_dgc", "_dgcg", "_sfp", "_ns", "_dcp", "_fpgm", "_lccn", "_fbs", "_cgnet"]
 SMALL = ["mobilenetv1", "shufflenet", "nasneta", "nasnetb", "nasnetc", "igcv3"]
 EXPECTED = [
     *(f"{data}_condensenet50{method}" for data in ("cifar10", "cifar100") for method in CONDENSENET50),
@@ -30,7 +34,8 @@ EXPECTED = [
     *(f"cifar10_mobilenetv2_dgc_{number}" for number in (1, 2, 3)),
     *(f"cifar10_mobilenetv2_{method}_groups{groups}" for method in ("sgc", "flgc") for groups in (2, 4, 8)),
     *(f"{data}_{pruned}" for data in ("cifar10", "cifar100") for pruned in PRUNED),
-    *(f"cifar10_{pruned}" for pruned in ("resnet56_l1", "resnet110_l1", "resnet110_fpgm")),
+    *(f"cifar10_{pruned}" for pruned in ("resnet56_l1", "resnet56_cp", "resnet110_l1", "resnet110_fpgm")),
+    *(f"cifar10_densenet40_gal{less}" for less in ("", "_budget29")),
     *(f"imagenet_resnet18{method}" for method in RESNET18),
     *(f"imagenet_{small}" for small in SMALL),
     *(f"imagenet_mobilenetv2{method}" for method in ("", "_dgc")),
@@ -39,10 +44,36 @@ EXPECTED = [
 ]
 
 
-def test_every_row_of_the_paper_has_a_recipe():
+def test_these_are_our_recipes():
     assert sorted(list_recipes()) == sorted(EXPECTED)
     assert sorted(list_recipes("*_heads*")) == sorted(f"cifar10_condensenet50_dgc_{heads}" for heads in HEADS)
     assert list_recipes("nothing*") == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.label)
+def test_every_row_of_the_paper_has_a_recipe(row):
+    recipes = [load_recipe(name) for name in list_recipes(row.recipe)]
+    assert recipes
+    for recipe in recipes:
+        is_undivided = (recipe.model.name, row.options.get("condensation")) == ("condensenet50", 1)
+        assert recipe.model.name == row.model or is_undivided
+        method = row.pruned.method if row.pruned else "l1" if "widths" in row.options else None
+        assert recipe.get("prune") == method
+        if (reported := reported_of(recipe.name)) and row.reported:
+            assert row.reported in (reported.saving, (reported.macs or 0) / 1e6)
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_costs_what_the_paper_reports_or_says_why_not(name):
+    reported = reported_of(name)
+    agreement = agreement_with(cost_of(load_recipe(name)), reported)
+    if agreement is None:
+        return
+    in_text = "imagenet_condensenet74_dgcg_angle0"
+    assert name == in_text or any(fnmatch(name, row.recipe) and row.reported for row in ROWS)
+    far_off = {"imagenet_resnet18_fpgm": 13, "imagenet_resnet18_fbs": 31}
+    assert abs(agreement.difference) < far_off.get(name, 1.5)
+    assert reported.note or name not in far_off
 
 
 @pytest.mark.parametrize("name", list_recipes())

@@ -11,6 +11,7 @@ from torch import nn
 
 from ..cost.macs import count_macs_by_convention
 from ..layers import FullyLearnableGroupConv2d, halve_classifier
+from ..layers.method import layer_methods
 from ..models import create_model
 from ..pruning import attach_pruning, what_will_be_left
 
@@ -29,6 +30,7 @@ class ReportedFigure:
 
     label: str
     model: str
+    recipe: str  # that trains it, or the pattern of those for several data sets; also of another reading of its figures
     options: dict[str, Any] = field(default_factory=dict)
     reported: float | None = None  # None where the paper has it in a figure only
     saving_over: str | None = None  # reported is a ratio to this model
@@ -51,6 +53,7 @@ class CountedFigure:
     authors_saving: float | None
     difference: float | None
     fits: str
+    recipe: str
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,105 +110,123 @@ _NARROW: dict[str, Any] = {"pruning_rate": 0.65, "width": 0.75}
 _TABLE_2, _TABLE_3, _FIGURE_4, _FIGURE_5, _FIGURE_6 = "Table 2", "Table 3", "Figure 4", "Figure 5", "Figure 6"
 
 
-def _row(where: str, label: str, model: str, reported: float | None = None, **more: Any) -> ReportedFigure:
+def _row(
+    where: str, label: str, recipe: str, reported: float | None = None, model: str | None = None, **more: Any
+) -> ReportedFigure:
+    """A row whose network is that of its recipe, if no other is named."""
     fields = {name: more.pop(name) for name in ("fits", "change", "pruned", "saving_over") if name in more}
-    return ReportedFigure(label, model, more, reported, where=where, **fields)
+    _, backbone, *rest = recipe.split("_")
+    own = f"{backbone}_{rest[0]}" if rest and rest[0] in layer_methods() else backbone
+    return ReportedFigure(label, model or own, recipe, more, reported, where=where, **fields)
 
 
 def _resnet(label: str, method: str, reported: float, **more: Any) -> ReportedFigure:
-    return _row("Table 1", label, f"resnet18{method}", reported, saving_over="resnet18", **more)
+    return _row("Table 1", label, f"imagenet_resnet18_{method}", reported, saving_over="resnet18", **more)
 
 
 ROWS = (
-    _row("Table 1", "ResNet-18", "resnet18", 1810, fits="both"),
-    _resnet("SFP, rate 0.3", "", 1.72, pruned=Pruned("sfp", 0.3), fits=PUBLISHED),
-    _resnet("NS", "", 1.39, pruned=Pruned("ns", 0.3096), fits=FOUND),
-    _resnet("DCP", "", 1.89, pruned=Pruned("l1"), fits=FOUND),
-    _resnet("FPGM", "", 1.53, pruned=Pruned("fpgm"), fits=FOUND),
-    _resnet("FPGM, rate 0.3", "", 1.53, pruned=Pruned("fpgm", 0.3), fits="neither: it saves what SFP does"),
-    _resnet("LCCN, 0.514 open", "_lccn", 1.53, open_share=0.514, fits=FOUND),
-    _resnet("FBS, density 0.467", "_fbs", 1.98, density=0.467, fits=f"{FOUND}; skipped inputs not counted"),
-    _resnet("CGNet, target 0.6", "_cgnet", 2.03, target=0.6, fits=FOUND),
-    _resnet("ResNet-18-DGC, rate 0.55", "_dgc", 2.04, pruning_rate=0.55, pre_norm=True, fits="both"),
-    _resnet("ResNet-18-DGC, rate 0.75, as in the text", "_dgc", 2.04, pruning_rate=0.75, pre_norm=True, fits="neither"),
+    _row("Table 1", "ResNet-18", "imagenet_resnet18", 1810, fits="both"),
+    _resnet("SFP, rate 0.3", "sfp", 1.72, pruned=Pruned("sfp", 0.3), fits=PUBLISHED),
+    _resnet("NS", "ns", 1.39, pruned=Pruned("ns", 0.3096), fits=FOUND),
+    _resnet("DCP", "dcp", 1.89, pruned=Pruned("dcp"), fits=FOUND),
+    _resnet("FPGM", "fpgm", 1.53, pruned=Pruned("fpgm"), fits=FOUND),
+    _resnet("FPGM, rate 0.3", "fpgm", 1.53, pruned=Pruned("fpgm", 0.3), fits="neither: it saves what SFP does"),
+    _resnet("LCCN, 0.514 open", "lccn", 1.53, open_share=0.514, fits=FOUND),
+    _resnet("FBS, density 0.467", "fbs", 1.98, density=0.467, fits=f"{FOUND}; skipped inputs not counted"),
+    _resnet("CGNet, target 0.6", "cgnet", 2.03, target=0.6, fits=FOUND),
+    _resnet("ResNet-18-DGC, rate 0.55", "dgc", 2.04, pruning_rate=0.55, pre_norm=True, fits="both"),
+    _resnet("ResNet-18-DGC, rate 0.75, as in the text", "dgc", 2.04, pruning_rate=0.75, pre_norm=True, fits="neither"),
     _resnet(
-        "ResNet-18-DGC, rate 0.75, shortcuts dense", "_dgc", 2.04,
+        "ResNet-18-DGC, rate 0.75, shortcuts dense", "dgc", 2.04,
         pruning_rate=0.75, pre_norm=True, shortcuts="dense", fits="neither",
     ),
-    _resnet("ResNet-18-DGC-G, rate 0.56", "_dgcg", 2.08, pruning_rate=0.56, pre_norm=True, fits=FOUND),
-    _row(_TABLE_2, "MobileNetV1", "mobilenetv1", 569, fits="paper"),
-    _row(_TABLE_2, "ShuffleNet, group 3, 2x", "shufflenet", 524, fits="paper"),
-    _row(_TABLE_2, "NASNet-A (N=4)", "nasneta", 564, fits="paper"),
-    _row(_TABLE_2, "NASNet-B (N=4)", "nasnetb", 488, fits="operations chosen for it"),
-    _row(_TABLE_2, "NASNet-C (N=3)", "nasnetc", 558, fits="operations chosen for it"),
-    _row(_TABLE_2, "IGCV3-D", "igcv3", 318, fits="authors"),
-    _row(_TABLE_2, "MobileNetV2", "mobilenetv2", 300, fits="paper"),
-    _row(_TABLE_2, "CondenseNet-74 LGC, ImageNet", "condensenet74_lgc", 529, condensation=4, fits="authors"),
+    _resnet("ResNet-18-DGC-G, rate 0.56", "dgcg", 2.08, pruning_rate=0.56, pre_norm=True, fits=FOUND),
+    _row(_TABLE_2, "MobileNetV1", "imagenet_mobilenetv1", 569, fits="paper"),
+    _row(_TABLE_2, "ShuffleNet, group 3, 2x", "imagenet_shufflenet", 524, fits="paper"),
+    _row(_TABLE_2, "NASNet-A (N=4)", "imagenet_nasneta", 564, fits="paper"),
+    _row(_TABLE_2, "NASNet-B (N=4)", "imagenet_nasnetb", 488, fits="operations chosen for it"),
+    _row(_TABLE_2, "NASNet-C (N=3)", "imagenet_nasnetc", 558, fits="operations chosen for it"),
+    _row(_TABLE_2, "IGCV3-D", "imagenet_igcv3", 318, fits="authors"),
+    _row(_TABLE_2, "MobileNetV2", "imagenet_mobilenetv2", 300, fits="paper"),
+    _row(_TABLE_2, "CondenseNet-74 LGC, ImageNet", "imagenet_condensenet74_lgc", 529, condensation=4, fits="authors"),
     _row(
-        _TABLE_2, "CondenseNet-74 LGC, half classifier", "condensenet74_lgc", 529,
+        _TABLE_2, "CondenseNet-74 LGC, half classifier", "imagenet_condensenet74_lgc", 529,
         condensation=4, change=halve_classifier, fits="authors",
     ),
-    _row(_TABLE_2, "CondenseNet-74 SGC", "condensenet74_sgc", 529, groups=4, fits="authors"),
-    _row(_TABLE_2, "CondenseNet-74 FLGC, even groups", "condensenet74_flgc", 529, groups=4, fits="authors"),
+    _row(_TABLE_2, "CondenseNet-74 SGC", "imagenet_condensenet74_sgc", 529, groups=4, fits="authors"),
+    _row(_TABLE_2, "CondenseNet-74 FLGC, even groups", "imagenet_condensenet74_flgc", 529, groups=4, fits="authors"),
     _row(
-        _TABLE_2, "MobileNetV2-DGC, rate 0.75, d = 16", "mobilenetv2_dgc", 245,
+        _TABLE_2, "MobileNetV2-DGC, rate 0.75, d = 16", "imagenet_mobilenetv2_dgc", 245,
         pruning_rate=0.75, squeeze=16, fits="neither",
     ),
-    _row(_TABLE_2, "MobileNetV2-DGC, rate 0.55, d = 4", "mobilenetv2_dgc", 245, fits="paper (fit)"),
-    _row(_TABLE_2, "CondenseNet-74-DGC, rate 3/4", "condensenet74_dgc", 549, fits="authors"),
-    _row(_TABLE_2, "CondenseNet-74-DGC-G, rate 0.756", "condensenet74_dgcg", 543, pruning_rate=0.756, fits=FOUND),
-    _row(_TABLE_3, "VGG-16, Li 2016", "vgg16", 206, widths=LI_VGG16, fits=PUBLISHED),
-    _row(_TABLE_3, "VGG-19, NS, CIFAR-10", "vgg19", 195, pruned=Pruned("ns", 0.3008), fits=FOUND),
-    _row(_TABLE_3, "VGG-19, NS, CIFAR-100", "vgg19", 250, num_classes=100, pruned=Pruned("ns", 0.2097), fits=FOUND),
-    _row(_TABLE_3, "ResNet-56, He 2017", "resnet56", 62, pruned=Pruned("l1"), fits=FOUND),
-    _row(_TABLE_3, "ResNet-56, Li 2016", "resnet56", 90, widths=LI_RESNET56, fits=f"{PUBLISHED}, with 90.9M"),
-    _row(_TABLE_3, "ResNet-110, Li 2016", "resnet110", 213, widths=LI_RESNET110, fits=PUBLISHED),
-    _row(_TABLE_3, "ResNet-110, FPGM", "resnet110", 121, pruned=Pruned("fpgm"), fits=FOUND),
-    _row(_TABLE_3, "ResNet-164-B, NS", "resnet164", 124, pruned=Pruned("ns", 0.3359), fits=FOUND),
-    _row(_TABLE_3, "DenseNet-40, NS", "densenet40", 190, pruned=Pruned("ns", 0.3455), fits=FOUND),
-    _row(_TABLE_3, "DenseNet-40, GAL", "densenet40", 183, pruned=Pruned("ns", 0.3682), fits=FOUND),
-    _row(_TABLE_3, "DenseNet-40, GAL, smaller", "densenet40", 81, pruned=Pruned("ns", 0.7175), fits=FOUND),
-    _row(_TABLE_3, "CondenseNet-86 LGC, C = 4", "condensenet86_lgc", 65, condensation=4, fits="authors"),
-    _row(_TABLE_3, "CondenseNet-86-DGC, rate 3/4", "condensenet86_dgc", 71, fits="authors"),
-    _row(_TABLE_3, "CondenseNet-86-DGC, CIFAR-100", "condensenet86_dgc", 71, num_classes=100, fits="authors"),
-    _row(_TABLE_3, "CondenseNet-86-DGC-G, rate 3/4", "condensenet86_dgcg", 71, fits="authors"),
+    _row(_TABLE_2, "MobileNetV2-DGC, rate 0.55, d = 4", "imagenet_mobilenetv2_dgc", 245, fits="paper (fit)"),
+    _row(_TABLE_2, "CondenseNet-74-DGC, rate 3/4", "imagenet_condensenet74_dgc", 549, fits="authors"),
+    _row(
+        _TABLE_2, "CondenseNet-74-DGC-G, rate 0.756", "imagenet_condensenet74_dgcg", 543,
+        pruning_rate=0.756, fits=FOUND,
+    ),
+    _row(_TABLE_3, "VGG-16, Li 2016", "cifar*_vgg16_l1", 206, widths=LI_VGG16, fits=PUBLISHED),
+    _row(_TABLE_3, "VGG-19, NS, CIFAR-10", "cifar10_vgg19_ns", 195, pruned=Pruned("ns", 0.3008), fits=FOUND),
+    _row(
+        _TABLE_3, "VGG-19, NS, CIFAR-100", "cifar100_vgg19_ns", 250,
+        num_classes=100, pruned=Pruned("ns", 0.2097), fits=FOUND,
+    ),
+    _row(_TABLE_3, "ResNet-56, He 2017", "cifar10_resnet56_cp", 62, pruned=Pruned("cp"), fits=FOUND),
+    _row(
+        _TABLE_3, "ResNet-56, Li 2016", "cifar10_resnet56_l1", 90,
+        widths=LI_RESNET56, fits=f"{PUBLISHED}, with 90.9M",
+    ),
+    _row(_TABLE_3, "ResNet-56, layers alike", "cifar10_resnet56_l1", 90, pruned=Pruned("l1"), fits=FOUND),
+    _row(_TABLE_3, "ResNet-110, Li 2016", "cifar10_resnet110_l1", 213, widths=LI_RESNET110, fits=PUBLISHED),
+    _row(_TABLE_3, "ResNet-110, FPGM", "cifar10_resnet110_fpgm", 121, pruned=Pruned("fpgm"), fits=FOUND),
+    _row(_TABLE_3, "ResNet-164-B, NS", "cifar*_resnet164_ns", 124, pruned=Pruned("ns", 0.3359), fits=FOUND),
+    _row(_TABLE_3, "DenseNet-40, NS", "cifar*_densenet40_ns", 190, pruned=Pruned("ns", 0.3455), fits=FOUND),
+    _row(_TABLE_3, "DenseNet-40, GAL", "cifar10_densenet40_gal", 183, pruned=Pruned("gal"), fits=FOUND),
+    _row(_TABLE_3, "DenseNet-40, GAL, less", "cifar10_densenet40_gal_budget29", 81, pruned=Pruned("gal"), fits=FOUND),
+    _row(_TABLE_3, "CondenseNet-86 LGC, C = 4", "cifar*_condensenet86_lgc", 65, condensation=4, fits="authors"),
+    _row(_TABLE_3, "CondenseNet-86-DGC, rate 3/4", "cifar10_condensenet86_dgc", 71, fits="authors"),
+    _row(_TABLE_3, "CondenseNet-86-DGC, CIFAR-100", "cifar100_condensenet86_dgc", 71, num_classes=100, fits="authors"),
+    _row(_TABLE_3, "CondenseNet-86-DGC-G, rate 3/4", "cifar*_condensenet86_dgcg", 71, fits="authors"),
     *(
-        _row(_FIGURE_4, f"MobileNetV2 {title}, {groups} groups", f"mobilenetv2_{title.lower()}", reported,
-             groups=groups, **_CIFAR_MOBILENET, fits="paper" if reported else "")
+        _row(_FIGURE_4, f"MobileNetV2 {title}, {groups} groups", f"cifar10_mobilenetv2_{title.lower()}_groups{groups}",
+             reported, groups=groups, **_CIFAR_MOBILENET, fits="paper" if reported else "")
         for title in ("SGC", "FLGC")
         for groups, reported in ((2, 158 if title == "FLGC" else None), (4, None), (8, None))
     ),
     _row(
-        _FIGURE_4, "MobileNetV2-DGC-1, CIFAR, d = 16", "mobilenetv2_dgc", 155, **_DGC_1, squeeze=16, fits="neither"
+        _FIGURE_4, "MobileNetV2-DGC-1, CIFAR, d = 16", "cifar10_mobilenetv2_dgc_1", 155,
+        **_DGC_1, squeeze=16, fits="neither",
     ),
-    _row(_FIGURE_4, "MobileNetV2-DGC-1, CIFAR, d = 4", "mobilenetv2_dgc", 155, **_DGC_1, fits="paper (fit)"),
-    _row(_FIGURE_4, "MobileNetV2-DGC-2", "mobilenetv2_dgc", None, **_CIFAR_MOBILENET, **_NARROW),
+    _row(_FIGURE_4, "MobileNetV2-DGC-1, CIFAR, d = 4", "cifar10_mobilenetv2_dgc_1", 155, **_DGC_1, fits="paper (fit)"),
+    _row(_FIGURE_4, "MobileNetV2-DGC-2", "cifar10_mobilenetv2_dgc_2", **_CIFAR_MOBILENET, **_NARROW),
     _row(
-        _FIGURE_4, "MobileNetV2-DGC-3", "mobilenetv2_dgc",
+        _FIGURE_4, "MobileNetV2-DGC-3", "cifar10_mobilenetv2_dgc_3",
         num_classes=10, downsample=(2, 4), stem_stride=1, **_NARROW,
     ),
     *(
-        _row(_FIGURE_5, f"CondenseNet-50-DGC, rate {label}", "condensenet50_dgc", reported,
-             pruning_rate=rate, fits="authors" if reported else "")
-        for label, rate, reported in (
-            ("0", 0.0, None), ("1/3", 1 / 3, 51), ("1/2", 1 / 2, None), ("3/4", 3 / 4, None), ("5/6", 5 / 6, None),
-            ("7/8", 7 / 8, None),
+        _row(_FIGURE_5, f"CondenseNet-50-DGC, rate {label}", f"cifar*_condensenet50_dgc{suffix}",
+             reported, pruning_rate=rate, fits="authors" if reported else "")
+        for label, suffix, rate, reported in (
+            ("0", "_rate0", 0.0, None), ("1/3", "_rate33", 1 / 3, 51), ("1/2", "_rate50", 1 / 2, None),
+            ("3/4", "", 3 / 4, None), ("5/6", "_rate83", 5 / 6, None), ("7/8", "_rate88", 7 / 8, None),
         )
     ),
     _row(
-        _FIGURE_5, "CondenseNet-50 LGC, C = 1 (undivided)", "condensenet50_lgc", 66, condensation=1, fits="authors"
+        _FIGURE_5, "CondenseNet-50 LGC, C = 1 (undivided)", "cifar*_condensenet50", 66,
+        model="condensenet50_lgc", condensation=1, fits="authors",
     ),
     *(
-        _row(_FIGURE_5, f"CondenseNet-50 LGC, C = {factor}", "condensenet50_lgc", condensation=factor)
-        for factor in (2, 4)
+        _row(_FIGURE_5, f"CondenseNet-50 LGC, C = {factor}", f"cifar*_condensenet50_lgc{suffix}", condensation=factor)
+        for factor, suffix in ((2, "_condensation2"), (4, ""))
     ),
     *(
-        _row(_FIGURE_5, f"CondenseNet-50 SGC, {groups} groups", "condensenet50_sgc", groups=groups)
-        for groups in (2, 4)
+        _row(_FIGURE_5, f"CondenseNet-50 SGC, {groups} groups", f"cifar*_condensenet50_sgc{suffix}", groups=groups)
+        for groups, suffix in ((2, "_groups2"), (4, ""))
     ),
     *(
-        _row(_FIGURE_6, f"CondenseNet-50-DGC, rate 3/4, heads: {heads}", "condensenet50_dgc", heads=heads)
-        for heads in (1, 2, 4, 8)
+        _row(_FIGURE_6, f"CondenseNet-50-DGC, rate 3/4, heads: {heads}", f"cifar10_condensenet50_dgc{suffix}",
+             heads=heads)
+        for heads, suffix in ((1, "_heads1"), (2, "_heads2"), (4, ""), (8, "_heads8"))
     ),
 )  # fmt: skip
 
@@ -241,6 +262,7 @@ def _compare(row: ReportedFigure, dense: dict[str, dict[str, float]]) -> Counted
         authors_saving=saving["authors"] if saving else None,
         difference=difference,
         fits=fits,
+        recipe=row.recipe,
     )
 
 

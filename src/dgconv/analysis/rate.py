@@ -33,10 +33,10 @@ def set_rate(model: nn.Module, rate: float, images: Tensor) -> None:
     set_pruning_rate(model, rate)
     thresholds = [t for _, layer in dynamic_layers(model) if (t := layer.gate.shared_threshold) is not None]
     for _ in range(SEARCHES if thresholds else 0):
-        threshold = quantile(_adapt_norms(model, images).abs(), rate)
+        threshold = quantile(adapt_norms(model, images).abs(), rate)
         for place in thresholds:
             place.copy_(threshold)
-    _adapt_norms(model, images)
+    adapt_norms(model, images)
 
 
 def can_set_rate(model: nn.Module) -> bool:
@@ -54,7 +54,7 @@ def calibration_images(
 
 
 @torch.no_grad()
-def _adapt_norms(model: nn.Module, images: Tensor) -> Tensor:
+def adapt_norms(model: nn.Module, images: Tensor) -> Tensor:
     """Takes the batch norms' statistics anew, over these images; returns all saliencies on the way, in one row."""
     seen: list[Tensor] = []
     with ExitStack() as stack:

@@ -17,16 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from dgconv_command import described_commands, named_command, reader_may_leave, run_command
 
+from ..environment import is_lack_of_memory
 from ..errors import UserError, visible
 from ..train import Stopped, distributed
 
 PACKAGE = Path(__file__).parents[1]
 LESS = "Ask for less: a smaller --batch-size, --image-size or --examples, fewer --workers or networks at a time"
-NO_MEMORY = ("DefaultCPUAllocator", "MemoryError in DataLoader worker")  # what torch says of the machine's own memory
 LOST_WORKER = re.compile(
     r"DataLoader worker \(pid ?(\d+)\) (?:is killed by signal: ([^.]+)\.|(exited unexpectedly[^.]*))"
 )
@@ -81,7 +79,7 @@ def politely(run: Callable[[], None]) -> None:
     except (MemoryError, RuntimeError) as error:
         if lost := _lost_worker(error):
             _exit(2, f"{lost}. With fewer --workers less memory is needed, with 0 none of them is")
-        if not _is_lack_of_memory(error):
+        if not is_lack_of_memory(error):
             raise
         _exit(2, f"there is not enough memory: {_first_line(error)}. {LESS}")
     except OSError as error:
@@ -123,11 +121,6 @@ def warn_with_flags() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(WithFlags())
         logger.addHandler(handler)
-
-
-def _is_lack_of_memory(error: Exception) -> bool:
-    """Whether memory was lacking, of the GPU or of the machine; for the latter torch has no error of its own."""
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(words in str(error) for words in NO_MEMORY)
 
 
 def _lost_worker(error: BaseException | None) -> str | None:

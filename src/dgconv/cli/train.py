@@ -85,7 +85,7 @@ def train(request: TrainRequest) -> None:
     if arguments.dry_run:
         _print_plans(request.recipes, device, arguments.json)
         return
-    with _process_group(device) as (device, is_first):
+    with process_group(device) as (device, is_first):
         progress = make_console(stderr=arguments.json, quiet=not is_first)
         display = TrainingDisplay(progress, [recipe.training.epochs for recipe in request.runs])
         with display, run_folders(request) as jobs:
@@ -107,7 +107,7 @@ def train(request: TrainRequest) -> None:
 
 
 @contextmanager
-def _process_group(device: str) -> Iterator[tuple[str, bool]]:
+def process_group(device: str) -> Iterator[tuple[str, bool]]:
     """The device of this process, and whether it is the first of those torchrun started, if it did."""
     if not distributed.started_by_torchrun():
         yield device, True

@@ -1,19 +1,24 @@
-"""CIFAR-10 and CIFAR-100, in the Parquet files of the Hugging Face hub."""
+"""CIFAR-10 and CIFAR-100: in the Parquet files of the Hugging Face hub, or as their authors publish them."""
 
 from pathlib import Path
 
 from ..errors import UserError
-from . import shards
+from . import cifar_archive, shards
 from .base import Data
+from .cifar_archive import SIDE
 from .corrupt import CorruptImages
 from .facts import DataFacts, DataSetRecord
 from .parquet import load_parquet
 from .stats import CIFAR10, CIFAR100
 
-SIDE = 32
 KNOWN = {"cifar10": (10, CIFAR10), "cifar100": (100, CIFAR100)}
 RECORDS = {
-    name: DataSetRecord(shards.NEEDS, DataFacts(50_000, classes, SIDE), can_resize=False, has_columns=True)
+    name: DataSetRecord(
+        f"{cifar_archive.needs(name)}; or {shards.NEEDS}",
+        DataFacts(50_000, classes, SIDE),
+        can_resize=False,
+        has_columns=True,
+    )
     for name, (classes, _) in KNOWN.items()
 }
 
@@ -32,7 +37,14 @@ def load_cifar(
     if image_size not in (None, SIDE):
         raise UserError(f"image size {image_size} is not {SIDE}, the size of {name}. {otherwise}")
     count, stats = KNOWN[name]
-    data = load_parquet(name, root, label_column=label_column, workers=workers, stats=stats, corrupt=corrupt)
+    if found := cifar_archive.find_form(name, root):
+        if label_column not in (None, cifar_archive.LABEL[name]):
+            raise UserError(f"{root} has no label column {label_column!r}, only {cifar_archive.LABEL[name]!r}. Omit it")
+        return cifar_archive.load_archive(name, *found, count, stats)
+    data = load_parquet(
+        name, root,
+        label_column=label_column, workers=workers, stats=stats, corrupt=corrupt, needs=RECORDS[name].needs,
+    )  # fmt: skip
     if len(data.classes) != count:
         raise UserError(f"{root} has {len(data.classes)} classes; {name} has {count}. {otherwise}")
     if data.input_size != (3, SIDE, SIDE):

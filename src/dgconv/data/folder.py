@@ -39,6 +39,10 @@ class Files:
     def where(self, index: int) -> str:
         return str(self._path(index))
 
+    def only(self, chosen: Tensor) -> "Files":
+        """Those that are marked true."""
+        return Files([self._path(index) for index in chosen.nonzero().flatten().tolist()])
+
     def _path(self, index: int) -> Path:
         return Path(os.fsdecode(self.paths[index].as_py()))
 
@@ -49,23 +53,49 @@ def load_folder(
     image_size: int | None = None,
     workers: int | None = None,
     corrupt: CorruptImages | None = None,
+    test_share: float | None = None,
 ) -> Data:
-    """The classes are the folders in train/; the test split is in test/, val/ or validation/."""
+    """The classes are the folders in train/; the test split is in test/, val/ or validation/, or a share of train/."""
     require_folder(root, NEEDS)
-    train_root = root / "train"
-    test_root = next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
+    train_root, test_root = root / "train", test_folder(root)
     if not train_root.is_dir():
         raise not_found(root, "train/", ADVICE)
-    if test_root is None:
-        raise not_found(root, f"test split ({'/, '.join(TEST_NAMES)}/)", ADVICE)
+    if test_root is None and test_share is None:
+        hint = "Or give `test_share`, such as 0.2, to test on a part of train/."
+        raise not_found(root, f"test split ({'/, '.join(TEST_NAMES)}/)", f"{ADVICE} {hint}")
+    if test_root is not None and test_share is not None:
+        raise UserError(f"{root} has test images, in {test_root.name}/. Leave `test_share` out")
 
     classes = [folder.name for folder in subfolders(train_root)]
     size = image_size or IMAGE_SIZE
-    train, test = (
-        EncodedSplit(*_read_split(folder, classes), IMAGENET, image_size=size, workers=workers, corrupt=corrupt)
-        for folder in (train_root, test_root)
-    )
+    files, labels = _read_split(train_root, classes)
+    if test_root is None:
+        assert test_share is not None
+        parts = _divided(files, labels, test_share, train_root)
+    else:
+        parts = (files, labels), _read_split(test_root, classes)
+    train, test = (EncodedSplit(*part, IMAGENET, image_size=size, workers=workers, corrupt=corrupt) for part in parts)
     return Data("folder", train, test, classes, (3, size, size), *IMAGENET)
+
+
+def test_folder(root: Path) -> Path | None:
+    """Where the test images are, if there are any."""
+    return next((root / name for name in TEST_NAMES if (root / name).is_dir()), None)
+
+
+def _divided(files: Files, labels: Tensor, share: float, root: Path) -> tuple[tuple[Files, Tensor], ...]:
+    """The images to train on and those to test on: of each class the same share, always the same ones."""
+    generator = torch.Generator().manual_seed(0)
+    is_test = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique().tolist():
+        of_class = (labels == label).nonzero().flatten()
+        if len(of_class) < 2:
+            raise UserError(
+                f"a class in {root} has one image only, which cannot be both trained and tested on. Add some to it"
+            )
+        count = min(len(of_class) - 1, max(1, round(share * len(of_class))))
+        is_test[of_class[torch.randperm(len(of_class), generator=generator)[:count]]] = True
+    return tuple((files.only(chosen), labels[chosen]) for chosen in (~is_test, is_test))
 
 
 def _read_split(folder: Path, classes: list[str]) -> tuple[Files, Tensor]:

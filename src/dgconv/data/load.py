@@ -50,6 +50,7 @@ def look_at_data(
     image_size: int | None = None,
     label_column: str | None = None,
     skip_corrupt_images: bool = False,
+    test_share: float | None = None,
 ) -> DataFacts:
     """The facts of a data set, by its name where that says it all, otherwise read from its folder."""
     record = find_data(name)
@@ -61,6 +62,7 @@ def look_at_data(
             image_size=image_size,
             label_column=label_column,
             skip_corrupt_images=skip_corrupt_images,
+            test_share=test_share,
         )
         return DataFacts(len(data.train), len(data.classes), data.input_size[-1], "counted")
     side = record.facts.side
@@ -77,12 +79,14 @@ def load_data(
     label_column: str | None = None,
     workers: int | None = None,
     skip_corrupt_images: bool = False,
+    test_share: float | None = None,
 ) -> Data:
     """Load a data set by name.
 
     `data_dir` is its folder (the embedded digits take none); `image_size` overrules its usual input size;
     `label_column` chooses among several labels in Parquet files; `workers` processes decode images that are
-    large or many (None: one a core, at most 8; 0: none). A corrupt image is an error that names it or, with
+    large or many (None: one a core, at most 8; 0: none). Of a folder without test images, `test_share` of those to
+    train on are taken, always the same. A corrupt image is an error that names it or, with
     `skip_corrupt_images`, a warning that does, and then the image is skipped as `Split.batches` says.
     """
     record = find_data(name)
@@ -93,6 +97,9 @@ def load_data(
     if label_column is not None and not record.has_columns:
         raise UserError(f"label column {label_column!r} has no meaning for {name!r}, only for Parquet; omit it.")
 
+    if test_share is not None and name != "folder":
+        raise UserError(f"`test_share` is for folders of images without a test split, not for {name}. Leave it out")
+
     refuse_unused_folder(data_dir, [name])
     if record.needs is None:
         return digits.load_digits(image_size)
@@ -101,7 +108,7 @@ def load_data(
     root = Path(data_dir).expanduser()
     corrupt = CorruptImages(skip_corrupt_images)
     if name == "folder":
-        data = folder.load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt)
+        data = folder.load_folder(root, image_size=image_size, workers=workers, corrupt=corrupt, test_share=test_share)
     else:
         load = cifar.load_cifar if name in cifar.RECORDS else load_parquet
         data = load(name, root, image_size=image_size, label_column=label_column, workers=workers, corrupt=corrupt)

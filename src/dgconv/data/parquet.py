@@ -11,7 +11,7 @@ from .corrupt import CorruptImages
 from .decode import decode_all, first_size
 from .encoded_split import IMAGE_SIZE, EncodedSplit
 from .rows import Rows, read_rows, read_schema
-from .shards import find_shards
+from .shards import NEEDS, find_shards
 from .stats import IMAGENET, Stats, measure
 from .tensor_split import TensorSplit
 
@@ -27,10 +27,14 @@ def load_parquet(
     workers: int | None = None,
     stats: Stats | None = None,
     corrupt: CorruptImages | None = None,
+    needs: str | None = None,
 ) -> Data:
-    """Small images all of one size are kept in memory, unless `image_size` differs; others are streamed."""
+    """Small images all of one size are kept in memory, unless `image_size` differs; others are streamed.
+
+    `needs` says what the folder may hold, where that is more than Parquet files.
+    """
     corrupt = corrupt or CorruptImages()
-    train_files, test_files = find_shards(root)
+    train_files, test_files = find_shards(root, needs or NEEDS)
     columns = find_columns(read_schema(train_files[0]), train_files[0], label_column)
     for file in (*train_files[1:], *test_files):
         refuse_other_numbering(read_schema(file), file, columns)

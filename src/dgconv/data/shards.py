@@ -13,10 +13,10 @@ SHOWN = 6  # names in a message
 SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
-def find_shards(root: Path) -> tuple[list[Path], list[Path]]:
-    """The files of the training and of the test split, each in order and complete."""
-    require_folder(root, NEEDS)
-    folder = _folder_of(root)
+def find_shards(root: Path, needs: str = NEEDS) -> tuple[list[Path], list[Path]]:
+    """The files of the training and of the test split, each in order and complete; `needs` is for messages."""
+    require_folder(root, needs)
+    folder = _folder_of(root, needs)
     train = _shards(folder, "train")
     test = next(filter(None, (_shards(folder, name) for name in TEST_NAMES)), None)
     if test is None:
@@ -25,7 +25,7 @@ def find_shards(root: Path) -> tuple[list[Path], list[Path]]:
     return train, test
 
 
-def _folder_of(root: Path) -> Path:
+def _folder_of(root: Path, needs: str) -> Path:
     """The folder with the training split: the root, data/, or the only other subfolder that has one."""
     for folder in (root, root / "data"):
         if _shards(folder, "train"):
@@ -35,7 +35,7 @@ def _folder_of(root: Path) -> Path:
         raise not_found(
             root,
             "train-*.parquet, nor has data/ or another subfolder",
-            f"Give `data_dir` the folder with {NEEDS}.",
+            f"Give `data_dir` the folder with {needs}.",
         )
     if len(others) > 1:
         names = ", ".join(folder.name for folder in others)

@@ -30,13 +30,17 @@ class Norm:
 
 @dataclass
 class GateSpec:
-    """Generator and gate of a dynamic convolution, as in :mod:`dgconv.layers`."""
+    """Generator and gate of a dynamic convolution, as in :mod:`dgconv.layers`.
+
+    With a ``scale`` the weights are int8: ``weight2 @ (scale * relu(weight1 @ p)) + bias``.
+    """
 
     weight1: Tensor  # [H, hidden, C]
     weight2: Tensor  # [H, C, hidden]
     bias: Tensor  # [H, C]
     keep: int | None = None  # head-wise: channels kept
     threshold: float | None = None  # global: smallest abs(saliency) kept
+    scale: Tensor | None = None  # [H, hidden]
 
 
 @dataclass

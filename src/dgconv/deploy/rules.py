@@ -93,11 +93,17 @@ def _problems(record: Any) -> Iterator[str]:
     for field in fields(record):
         part = getattr(record, field.name)
         if isinstance(part, Tensor):
-            dtype = torch.int8 if (kind, field.name) == (ByteConv, "weight") else torch.float32
-            yield from _tensor(field.name, part, dtype)
+            yield from _tensor(field.name, part, torch.int8 if field.name in _of_bytes(record) else torch.float32)
         elif is_dataclass(part) and type(part) in CHECKS:
             yield from (f"{field.name}: {words}" for words in _problems(part))
     yield from CHECKS[kind](record)
+
+
+def _of_bytes(record: Any) -> tuple[str, ...]:
+    """The fields whose tensors are bytes."""
+    if isinstance(record, GateSpec) and record.scale is not None:
+        return ("weight1", "weight2")
+    return ("weight",) if isinstance(record, ByteConv) else ()
 
 
 def _numbers(record: Any) -> Iterator[str]:
@@ -141,6 +147,7 @@ def _gate(gate: GateSpec) -> Iterator[str]:
     heads, hidden, channels = gate.weight1.shape
     yield from _shape("weight2", gate.weight2, heads, channels, hidden)
     yield from _shape("bias", gate.bias, heads, channels)
+    yield from _shape("scale", gate.scale, heads, hidden)
     if (gate.keep is None) == (gate.threshold is None):
         yield "a gate has either `keep` or `threshold`"
     if gate.keep is not None and gate.keep > channels:
@@ -192,6 +199,8 @@ def _float_conv(step: Conv) -> Iterator[str]:
         yield from _shape("before.scale", step.before.scale, inputs)
     if step.boost is not None:
         yield from _shape("boost.weight", step.boost.weight, outputs, inputs)
+    if step.gate is not None and step.gate.scale is not None:
+        yield "a gate whose weights are bytes belongs to a convolution of bytes"
     if step.expansion is not None:
         yield from _expansion(step.expansion, step)
 

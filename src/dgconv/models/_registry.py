@@ -14,6 +14,8 @@ from ..layers.method import ConvLayer, Method, Option, describe_options, layer_m
 from ..pruning import attach_pruning, resize_
 from ..values import BELOW_ONE, SHARE
 from ._classifier import ImageClassifier
+from ._converted import Converted, convert_as_told_
+from .others import build_of_others, is_of_others
 
 NOT_OPTIONS = {"conv_layer", "num_classes"}  # of what a backbone takes
 
@@ -80,12 +82,20 @@ def list_models() -> list[str]:
     return [f"{backbone}_{method}".rstrip("_") for backbone in _BACKBONES for method in ("", *layer_methods())]
 
 
+def is_known(name: str) -> bool:
+    """Whether a model can be built by this name, as far as the name tells."""
+    return name in list_models() or is_of_others(name)
+
+
 def options_of(name: str) -> dict[str, Option]:
-    """What can be chosen about a model: of its backbone, of its layers, and for a dense one how to prune it."""
-    if name not in list_models():
+    """What can be chosen about a model: of its backbone, of its layers, and for a dense one how to change it."""
+    if not is_known(name):
         raise unknown_name("model", name, list_models())
+    if is_of_others(name):
+        return _pruning_options() | _CONVERTED
     backbone, _, method = name.partition("_")
-    return _BACKBONES[backbone].choices | (layer_methods()[method].choices if method else _pruning_options())
+    of_layers = layer_methods()[method].choices if method else _pruning_options() | _CONVERTED
+    return _BACKBONES[backbone].choices | of_layers
 
 
 def all_options() -> dict[str, list[Option]]:
@@ -112,6 +122,11 @@ def _pruning_options() -> dict[str, Option]:
     }
 
 
+_CONVERTED = {
+    "converted": Option("converted", Converted | None, None, "Dynamic layers by name, each with its heads and rate")
+}
+
+
 def build_model(
     name: str,
     num_classes: int | None = None,
@@ -121,15 +136,39 @@ def build_model(
     prune_rate: float | None = None,
     prune_budget: float | None = None,
     widths: dict[str, list[int]] | None = None,
+    converted: Converted | None = None,
     **options: Any,
 ) -> ImageClassifier:
-    """A registered model with fresh weights; see :func:`~dgconv.models.create_model`."""
-    if name not in list_models():
+    """A registered model, or one of others, with fresh weights; see :func:`~dgconv.models.create_model`."""
+    if not is_known(name):
         raise unknown_name("model", name, list_models())
+    given = {key: value for key, value in options.items() if value is not None}
+    if is_of_others(name):
+        model: ImageClassifier = build_of_others(name, num_classes)
+        if unknown := sorted(given.keys() - _options_of_pruning(prune)):
+            raise UserError(f"{name} has no option {', '.join(map(repr, unknown))}")
+        pruning_options = given
+    else:
+        model, pruning_options = _build_registered(name, num_classes, conv_layer, prune, given)
+    changes = {name: change for name, change in (("widths", widths), ("converted", converted)) if change}
+    if conv_layer is None:
+        model.config |= changes
+    if widths:
+        resize_(model, widths)
+    if converted:
+        convert_as_told_(model, converted)
+    if prune:
+        attach_pruning(model, prune, prune_rate, prune_budget, **pruning_options)
+    return model
+
+
+def _build_registered(
+    name: str, num_classes: int | None, conv_layer: ConvLayer | None, prune: str | None, given: dict[str, Any]
+) -> tuple[ImageClassifier, dict[str, Any]]:
+    """The model, and those of the options that are for the way to prune it."""
     backbone_name, _, method_name = name.partition("_")
     backbone, method = _BACKBONES[backbone_name], layer_methods().get(method_name)
 
-    given = {key: value for key, value in options.items() if value is not None}
     of_layer, of_pruning = (method.options if method else {}), _options_of_pruning(prune)
     layer_options = {key: value for key, value in (backbone.defaults | given).items() if key in of_layer}
     pruning_options = {key: value for key, value in given.items() if key in of_pruning}
@@ -149,13 +188,8 @@ def build_model(
             "from dgconv.models.ImageClassifier, with classifier_path, num_features, input_size and forward_features"
         )
     if conv_layer is None:
-        cut = {"widths": widths} if widths else {}
-        model.config = {"name": name, "num_classes": model.num_classes, **given, **cut}
-    if widths:
-        resize_(model, widths)
-    if prune:
-        attach_pruning(model, prune, prune_rate, prune_budget, **pruning_options)
-    return model
+        model.config = {"name": name, "num_classes": model.num_classes, **given}
+    return model, pruning_options
 
 
 def _layer_of(method: Method, options: dict[str, Any]) -> ConvLayer:

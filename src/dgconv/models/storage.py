@@ -13,7 +13,7 @@ from ..runs import RunFolder
 from ..runs.tensors import read_tensors
 from ..values import check_option
 from ._classifier import ImageClassifier
-from ._registry import build_model, list_models, options_of
+from ._registry import build_model, is_known, list_models, options_of
 from ._room import MOST, WITHOUT_WEIGHTS, NoLargerThan, Room
 
 PRUNING = "pruning."  # names of what a pruning method adds to a network
@@ -71,7 +71,7 @@ def create_from_file(options: dict[str, Any], file: Path, room: Room = WITHOUT_W
     if options.get("widths"):  # it is made whole, and cut then
         room = room._replace(numbers=max(room.numbers, MOST))
     try:
-        if (name := options["name"]) not in list_models():
+        if not is_known(name := options["name"]):
             hint = "If the backbone is your own, import the module that registers it first"
             raise UserError(f"{unknown_name('model', name, list_models())} {hint}")
         kinds = {option.name: option.kind for option in options_of(name).values()} | KINDS

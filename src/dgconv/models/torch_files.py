@@ -1,13 +1,11 @@
 """Files of ``torch.save``, read without an unpickler: values and tensors are taken from them, nothing is ever called.
 
-A pickle is a list of instructions. Of these, only such as describe plain values are followed; where one would call a
-function, the call of what makes a tensor is understood, and any other stays a name.
+Where a pickle would call a function, the call of what makes a tensor is understood, and any other stays a name.
 """
 
 import math
-import pickletools
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -16,12 +14,12 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from ..data.pickles import Instructions
 from ..files import open_file
 
 MAGIC = 0x1950A86A20F9469CFC6C  # begins a file of versions before 1.6
 ZIP = b"PK\x03\x04"
 LONGEST_PICKLE = 32 * 2**20  # bytes; tensors are not in it
-MOST_INSTRUCTIONS = 2_000_000
 MOST_DIMENSIONS = 8
 MOST_NUMBERS = 2**40
 COUNT_BYTES = 8
@@ -170,91 +168,40 @@ def _open_legacy(file: BinaryIO, size: int) -> TorchFile:
 # -- pickles -------------------------------------------------------------------------------------------------------
 
 
-class _Instructions:
-    """Follows pickles; ``storages`` are those that were met so far."""
+class _Instructions(Instructions):
+    """Follows pickles of tensors; ``storages`` are those that were met so far."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.storages: dict[str, Storage] = {}
-        self._left = MOST_INSTRUCTIONS
 
-    def follow(self, file: BinaryIO) -> Any:
-        """The value that a pickle describes; the file is behind it then."""
-        self.stack: list[Any] = []
-        self.marks: list[int] = []
-        self.memo: dict[int, Any] = {}
-        for instruction, argument, _ in pickletools.genops(file):
-            self._left -= 1
-            if self._left < 0:
-                raise ValueError("it has too many instructions")
-            self._do(instruction.name, argument)
-        return self.stack.pop()
+    def named(self, name: str) -> Named:
+        if name.partition(".")[0] != "torch" and name != "collections.OrderedDict":
+            raise ForeignObject(name)
+        return Named(name)
 
-    def _do(self, name: str, argument: Any) -> None:
-        stack = self.stack
-        match name:
-            case "PROTO" | "FRAME" | "STOP":
-                pass
-            case "MARK":
-                self.marks.append(len(stack))
-            case "NONE":
-                stack.append(None)
-            case "NEWTRUE" | "NEWFALSE":
-                stack.append(name == "NEWTRUE")
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
-                stack.append(argument)
-            case "BINUNICODE" | "SHORT_BINUNICODE" | "BINSTRING" | "SHORT_BINSTRING":
-                stack.append(argument)
-            case "EMPTY_DICT":
-                stack.append({})
-            case "EMPTY_LIST":
-                stack.append([])
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "TUPLE":
-                stack.append(tuple(self._since_mark()))
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                stack.append(tuple(self._pop(int(name[-1]))))
-            case "APPEND":
-                (item,) = self._pop(1)
-                stack[-1].append(item)
-            case "APPENDS":
-                items = self._since_mark()
-                stack[-1].extend(items)
-            case "SETITEM":
-                _set_items(self._pop(2), stack[-1])
-            case "SETITEMS":
-                _set_items(self._since_mark(), stack[-1])
-            case "BINPUT" | "LONG_BINPUT":
-                self.memo[argument] = stack[-1]
-            case "MEMOIZE":
-                self.memo[len(self.memo)] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(self.memo[argument])
-            case "GLOBAL":
-                stack.append(_named(argument.replace(" ", ".")))
-            case "BINPERSID":
-                stack.append(self._storage(*self._pop(1)))
-            case "REDUCE":
-                stack.append(_call(*self._pop(2)))
-            case "BUILD":  # of what a dict or a tensor carries beside
-                self._pop(1)
-            case _:
-                raise ValueError(f"it has the instruction {name}")
+    def called(self, function: Any, arguments: Any) -> Any:
+        if not isinstance(function, Named) or not isinstance(arguments, tuple):
+            raise ValueError("it calls what is no function")
+        if function.name == "collections.OrderedDict" and not arguments:
+            return {}
+        if function.name == "torch._utils._rebuild_parameter":
+            return arguments[0]
+        if function.name in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
+            storage, offset, shape, stride = arguments[:4]
+            if not isinstance(storage, Storage):
+                return function
+            _check_whole((offset, *shape, *stride))
+            if len(shape) != len(stride) or len(shape) > MOST_DIMENSIONS:
+                raise ValueError("it has a tensor with a shape that is none")
+            return StoredTensor(storage, offset, tuple(shape), tuple(stride))
+        return function
 
-    def _pop(self, count: int) -> list[Any]:
-        if len(self.stack) - (self.marks[-1] if self.marks else 0) < count:
-            raise ValueError("its instructions do not fit each other")
-        popped = self.stack[-count:]
-        del self.stack[-count:]
-        return popped
+    def built(self, target: Any, state: Any) -> Any:
+        """What a dict or a tensor carries beside is left out."""
+        return target
 
-    def _since_mark(self) -> list[Any]:
-        mark = self.marks.pop()
-        popped = self.stack[mark:]
-        del self.stack[mark:]
-        return popped
-
-    def _storage(self, about: Any) -> Storage | Named:
+    def stored(self, about: Any) -> Storage | Named:
         """The storage of ('storage', type, key, device, count, and of old a sixth, for a part of another one)."""
         word, kind, key, _, numbers, *more = about
         if word != "storage" or not isinstance(kind, Named) or not isinstance(key, str) or any(more):
@@ -266,38 +213,6 @@ class _Instructions:
         if self.storages.setdefault(key, storage) != storage:
             raise ValueError("a storage is described twice")
         return storage
-
-
-def _set_items(items: Sequence[Any], target: Any) -> None:
-    """Takes only plain keys: to hash a tuple takes as long as it is deep, and it may be as deep as no stack is."""
-    if not isinstance(target, dict) or len(items) % 2 or not all(isinstance(key, str | int) for key in items[::2]):
-        raise ValueError("it has a dict with keys that are neither words nor numbers")
-    target.update(zip(items[::2], items[1::2], strict=True))
-
-
-def _named(name: str) -> Named:
-    if name.partition(".")[0] != "torch" and name != "collections.OrderedDict":
-        raise ForeignObject(name)
-    return Named(name)
-
-
-def _call(function: Any, arguments: Any) -> Any:
-    """What a call would give."""
-    if not isinstance(function, Named) or not isinstance(arguments, tuple):
-        raise ValueError("it calls what is no function")
-    if function.name == "collections.OrderedDict" and not arguments:
-        return {}
-    if function.name == "torch._utils._rebuild_parameter":
-        return arguments[0]
-    if function.name in ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2"):
-        storage, offset, shape, stride = arguments[:4]
-        if not isinstance(storage, Storage):
-            return function
-        _check_whole((offset, *shape, *stride))
-        if len(shape) != len(stride) or len(shape) > MOST_DIMENSIONS:
-            raise ValueError("it has a tensor with a shape that is none")
-        return StoredTensor(storage, offset, tuple(shape), tuple(stride))
-    return function
 
 
 def _check_whole(numbers: Iterable[Any]) -> None:

@@ -77,6 +77,10 @@ class ToByte(Structure):
     _fields_: ClassVar = [*_fields("low high", c_float), ("zero", c_int32)]
 
 
+class ByteGenerator(Structure):
+    _fields_: ClassVar = _fields("weight1 weight2 scale", c_void_p)
+
+
 class ByteConv(Structure):
     _fields_: ClassVar = [
         *_fields("in_channels out_channels", c_int32),
@@ -88,6 +92,7 @@ class ByteConv(Structure):
         ("result", ToByte),
         ("input_scale", c_float),
         *_fields("positions choices", c_void_p),
+        ("generator", ByteGenerator),
     ]
 
 
@@ -130,7 +135,8 @@ class Program(Structure):
 
 
 SHARED: tuple[type[Structure], ...] = (
-    *(Planes, Conv, Selection, Region, Norm, Window, Gate, View, ByteView, ToByte, ByteConv, Step, Program),
+    *(Planes, Conv, Selection, Region, Norm, Window, Gate, View, ByteView),
+    *(ToByte, ByteConv, ByteGenerator, Step, Program),
 )
 
 
@@ -170,6 +176,7 @@ def declare(library: CDLL) -> None:
         ("dgconv_choose_bytes", None, (POINTER(ByteConv), c_int32, c_void_p, c_int32, c_void_p)),
         ("dgconv_gate_scratch_floats", c_int64, (POINTER(Gate),)),
         ("dgconv_generate", None, (POINTER(Gate), c_int32, *[c_void_p] * 3)),
+        ("dgconv_generate_bytes", None, (POINTER(Gate), POINTER(ByteGenerator), *[c_void_p] * 3)),
         ("dgconv_select", None, (POINTER(Gate), c_int32, *[c_void_p] * 5)),
     ):
         function = getattr(library, name)

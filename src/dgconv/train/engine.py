@@ -49,6 +49,7 @@ def train_all(
     resuming: Resuming = False,
     time_limit: TimeLimit | None = None,
     side_by_side: int | None = None,
+    data: Data | None = None,
 ) -> list[FinishedRun]:
     """Train several networks, ``side_by_side`` of them at a time; when one is done, the next begins.
 
@@ -58,6 +59,8 @@ def train_all(
     of them, or with ``resuming="begun"`` those that have a checkpoint, so that the same call can be made until all is
     trained. Nobody else can train in them meanwhile. A network that diverges is told at the end, after the others are
     trained. Once a time limit is over, all are saved and :class:`Stopped` is raised, as after Ctrl-C.
+
+    ``data`` is what to train on, instead of the data sets that the recipes name.
     """
     folders = [Path(folder) for _, folder in jobs]
     _check_folders(folders)
@@ -65,7 +68,7 @@ def train_all(
     target = torch.device(device)
     refuse_missing_gpu(device)
     at_once = _at_once(side_by_side, target, len(jobs))
-    load = _Loader(target)
+    load = _Loader(target, data)
     for recipe, _ in jobs:  # before anything is written, and before the device is used: readers are forked
         load.read(recipe)
     prepare_device(target)
@@ -190,8 +193,8 @@ def prepare_device(device: torch.device) -> None:
 class _Loader:
     """Data sets, each loaded once however many networks use it, and kept on the device where they fit."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, given: Data | None = None) -> None:
+        self.device, self.given = device, given
         self.loaded: dict[object, Data] = {}
         self.on_device: dict[object, Data] = {}
 
@@ -209,7 +212,7 @@ class _Loader:
     def _images(self, recipe: Recipe) -> Data:
         key = self._key(recipe)
         if key not in self.loaded:
-            self.loaded[key] = recipe.data.load_images()
+            self.loaded[key] = self.given or recipe.data.load_images()
         return self.loaded[key]
 
     @staticmethod

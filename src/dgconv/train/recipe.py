@@ -22,6 +22,7 @@ from ..pruning.base import check_amount
 from ..runs import RunFolder
 from ..values import (
     BELOW_ONE,
+    BETWEEN,
     COUNT,
     FACTOR,
     MOST_COUNT,
@@ -95,6 +96,9 @@ class DataTable(_Table):
         False,
         "Decode photos once, a little larger than the images, and keep them in memory; crops are cut out of those.",
     )
+    test_share: float | None = setting(
+        None, "Share of the training images to test on instead, of a folder that has no test images.", BETWEEN
+    )
     cutout: int = setting(
         0,
         "Side in pixels of a square that is blanked in each training image, for small images that are kept in memory.",
@@ -118,6 +122,7 @@ class DataTable(_Table):
             image_size=self.image_size,
             label_column=self.label_column,
             skip_corrupt_images=self.skip_corrupt_images,
+            test_share=self.test_share,
         )
 
     def load_images(self, data_dir: str | None = None) -> Data:
@@ -129,6 +134,7 @@ class DataTable(_Table):
             label_column=self.label_column,
             workers=self.workers,
             skip_corrupt_images=self.skip_corrupt_images,
+            test_share=self.test_share,
         )
         return hold_photos(data) if self.in_memory else data
 

@@ -341,7 +341,7 @@ def _teacher(
 ) -> ImageClassifier | None:
     if recipe.training.teacher is None:
         return None
-    return load_teacher(recipe.training.teacher, data).to(device=device, memory_format=memory_format)  # type: ignore[call-overload, no-any-return]
+    return load_teacher(recipe.training.teacher, data).to(device=device, memory_format=memory_format)  # type: ignore[call-overload]
 
 
 def _images_to_measure(data: Data, device: torch.device) -> Tensor:

@@ -2,7 +2,8 @@
 
 What every value looks like on the images decides how bytes stand for it (:class:`Bytes`): of several ranges, the one
 in which a sample of its numbers changes least, by the mean square. Weights are symmetric, by output channel; the mean
-error that their rounding makes on the images is taken out of the biases. Generators and gates stay in float32.
+error that their rounding makes on the images is taken out of the biases. Generators have weights of bytes, too, and
+compute in float32, as gates do.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,6 +24,7 @@ from ..graph import (
     Conv,
     Dequantize,
     Elementwise,
+    GateSpec,
     GlobalPool,
     Graph,
     Norm,
@@ -143,6 +145,21 @@ def rounded_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
     most = weight.abs().amax((1, 2, 3))
     scales = (most / MOST_WEIGHT).clamp_min(LEAST_RANGE)
     return (weight / scales[:, None, None, None]).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8), scales
+
+
+def rounded_gate(gate: GateSpec) -> GateSpec:
+    """The gate with a generator of bytes: both weights of a hidden unit have one scale, and it is their product."""
+    scale1, scale2 = (
+        (weight.abs().amax(dim, keepdim=True) / MOST_WEIGHT).clamp_min(LEAST_RANGE)
+        for weight, dim in ((gate.weight1, 2), (gate.weight2, 1))
+    )
+    weight1, weight2 = (gate.weight1 / scale1).round(), (gate.weight2 / scale2).round()
+    return replace(
+        gate,
+        weight1=weight1.to(torch.int8),
+        weight2=weight2.to(torch.int8),
+        scale=scale1.squeeze(2) * scale2.squeeze(1),
+    )
 
 
 def takes_bytes(step: Step) -> bool:
@@ -300,7 +317,7 @@ class _Rewriting:
             added = parts[1][0][0]
             residual_scale = added.scale / result.scale
             bias = bias - added.zero * residual_scale
-        copied = ("output", "stride", "padding", "extra_padding", "dilation", "groups", "gate", "picks", "activation")
+        copied = ("output", "stride", "padding", "extra_padding", "dilation", "groups", "picks", "activation")
         self.steps.append(
             ByteConv(
                 names[0],
@@ -311,6 +328,7 @@ class _Rewriting:
                 result=result,
                 residual=names[1] if step.residual is not None else None,
                 residual_scale=residual_scale,
+                gate=None if step.gate is None else rounded_gate(step.gate),
                 interleaved=step.interleaved,
                 label=step.label,
                 **{name: getattr(step, name) for name in copied},

@@ -108,6 +108,7 @@ def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -
         conv.most_chosen = inputs if step.gate.keep is None else step.gate.keep
         conv.positions = packed.integers(positions(given))
         packed.pack_gate(step.gate)
+        conv.generator = packed.native.bytes.generator
     elif choices is not None:
         conv.chooses, conv.most_chosen = structs.FIXED, max(map(len, choices))
     else:

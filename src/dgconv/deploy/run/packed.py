@@ -33,6 +33,11 @@ class Packed:
     def integers(self, tensor: Tensor | None) -> int | None:
         return None if tensor is None else self.address(tensor.int().contiguous().view(torch.float32))
 
+    def copy_bytes(self, tensor: Tensor) -> int:
+        own = self.bytes(tensor.numel())
+        own.view(torch.int8)[: tensor.numel()].view(tensor.shape).copy_(tensor)
+        return own.data_ptr()
+
     def bytes(self, count: int) -> Tensor:
         return self._empty(-(-count // 4)).view(torch.uint8)
 
@@ -45,11 +50,19 @@ class PackedGate(Packed):
     def __init__(self, gate: GateSpec, memory: PackedMemory | None = None) -> None:
         super().__init__(memory or PackedMemory())
         heads, hidden, channels = gate.weight1.shape
+        weights: tuple[int | None, ...] = (None, None)
+        self.generator = structs.ByteGenerator()  # of weights that are bytes
+        if gate.scale is None:
+            weights = self.address(gate.weight1), self.address(gate.weight2.mT)
+        else:
+            bytes = self.copy_bytes(gate.weight1), self.copy_bytes(gate.weight2.mT)
+            self.generator = structs.ByteGenerator(*bytes, self.address(gate.scale))
         self.native = structs.Gate(
             channels,
             heads,
             hidden,
-            *map(self.address, (gate.weight1, gate.weight2.mT, gate.bias)),
+            *weights,
+            self.address(gate.bias),
             is_global=gate.threshold is not None,
             keep=gate.keep or 0,
             threshold=gate.threshold or 0.0,
@@ -66,4 +79,5 @@ class NativeStep(Packed):
 
     def pack_gate(self, gate: GateSpec) -> None:
         self._packed_gate = PackedGate(gate, self._memory)
+        self.native.bytes.generator = self._packed_gate.generator
         self.native.gate = self._packed_gate.native

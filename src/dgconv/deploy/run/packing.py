@@ -135,8 +135,8 @@ class PackedStep(NativeStep):
         """
         first, last = [], []
         if self._packed_gate is not None:
-            weight1, weight2, bias = self._packed_gate._tensors
-            first, last = [weight1, bias], [weight2]
+            weight1, weight2, *numbers = self._packed_gate._tensors
+            first, last = [weight1, *numbers], [weight2]
         reads_weights = self.native.bytes.chooses != structs.GATED  # else what was chosen of them
         tensors = [*first, *(self._tensors if reads_weights else []), *last]
         return [structs.Region(tensor.data_ptr(), tensor.numel()) for tensor in tensors if tensor.numel() >= 1024]

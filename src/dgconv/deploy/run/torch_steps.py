@@ -90,8 +90,10 @@ def select(gate: GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
 
     A NaN ranks last in the head-wise gate and never passes the global one; nothing is raised.
     """
-    hidden = F.relu(torch.einsum("hdc,bc->bhd", gate.weight1, pooled))
-    saliency = torch.einsum("hcd,bhd->bhc", gate.weight2, hidden) + gate.bias
+    hidden = F.relu(torch.einsum("hdc,bc->bhd", gate.weight1.float(), pooled))
+    if gate.scale is not None:
+        hidden = hidden * gate.scale
+    saliency = torch.einsum("hcd,bhd->bhc", gate.weight2.float(), hidden) + gate.bias
     if gate.threshold is not None:
         return saliency, saliency.abs() >= gate.threshold
     saliency = F.relu(saliency)

@@ -128,6 +128,12 @@ DGCONV_EXPORT void dgconv_choose_bytes(const ByteConv* conv, int32_t group, cons
     table.pack_chosen(*conv, group, choice, packed);
 }
 
+// The saliency [H, C] of one image, on one thread; `hidden` has room for the units of a head.
+DGCONV_EXPORT void dgconv_generate_bytes(const Gate* gate, const ByteGenerator* generator, const float* means,
+                                         float* saliency, float* hidden) {
+    byte_kernels().generate(*gate, *generator, means, saliency, hidden, 0, 1);
+}
+
 // Sizes are -1 for a convolution that no kernel takes.
 DGCONV_EXPORT int64_t dgconv_conv_packed_floats(const Conv* conv) {
     return is_sound(*conv) ? kernels().conv_packed_floats(*conv) : -1;

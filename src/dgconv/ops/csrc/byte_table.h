@@ -2,6 +2,7 @@
 #pragma once
 
 #include "byte_conv.h"
+#include "byte_generate.h"
 #include "byte_steps.h"
 
 #define DGCONV_JOIN_(a, b) a##b
@@ -21,6 +22,7 @@ extern const ByteKernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::conv,
     DGCONV_ISA::sum_pixels,
     DGCONV_ISA::means,
+    DGCONV_ISA::generate,
     DGCONV_ISA::quantize,
     DGCONV_ISA::dequantize,
     DGCONV_ISA::rescale,

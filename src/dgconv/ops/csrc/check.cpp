@@ -279,7 +279,9 @@ class Check {
         if (conv.chooses != 2) return SOUND;
         const Gate& gate = step.gate;
         if (gate.channels != conv.in_channels || gate.heads != conv.groups) return GATE;
-        if (!gate.weight1 || !gate.weight2 || !gate.beta) return POINTER;
+        const ByteGenerator& bytes = conv.generator;
+        const bool has_bytes = bytes.weight1 && bytes.weight2 && bytes.scale, has_floats = gate.weight1 && gate.weight2;
+        if (!gate.beta || !(bytes.weight1 ? has_bytes : has_floats)) return POINTER;
         const int64_t most = gate.is_global ? conv.in_channels : gate.keep;
         if (!is_within(most, 0, conv.most_chosen)) return GATE;
         if (!is_in_arena(step.gate_memory, Size(dgconv_gate_floats(&gate, 1)))) return GATE;

@@ -53,7 +53,9 @@ const Entry entries[] = {
     FIELD(ByteConv, chooses), FIELD(ByteConv, most_chosen), FIELD(ByteConv, is_depthwise), FIELD(ByteConv, weight),
     FIELD(ByteConv, start), FIELD(ByteConv, multiplier), FIELD(ByteConv, bias), FIELD(ByteConv, residual_scale),
     FIELD(ByteConv, input_zero), FIELD(ByteConv, result), FIELD(ByteConv, input_scale), FIELD(ByteConv, positions),
-    FIELD(ByteConv, choices),
+    FIELD(ByteConv, choices), FIELD(ByteConv, generator),
+
+    STRUCT(ByteGenerator), FIELD(ByteGenerator, weight1), FIELD(ByteGenerator, weight2), FIELD(ByteGenerator, scale),
 
     STRUCT(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, input), FIELD(Step, output),
     FIELD(Step, other), FIELD(Step, conv), FIELD(Step, expansion), FIELD(Step, gate), FIELD(Step, fixed),

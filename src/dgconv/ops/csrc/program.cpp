@@ -194,7 +194,10 @@ class Worker {
             float* const means = scratch;
             byte_kernels.means(conv, SUM_PARTS, sums, int64_t(x.height) * x.width, means);
             float* const rest = scratch + whole_cache_lines(conv.in_channels);
-            kernels.generate(gate, 1, means, 1, 1, memory.saliency, rest, share, shares);
+            if (conv.generator.weight1)
+                byte_kernels.generate(gate, conv.generator, means, memory.saliency, rest, share, shares);
+            else
+                kernels.generate(gate, 1, means, 1, 1, memory.saliency, rest, share, shares);
             const auto generated = now();
             kernels.select(gate, 1, memory.saliency, memory.channels, memory.gates, memory.counts, rest, share, shares);
             const int64_t begin = int64_t(gate.heads) * share / shares, end = int64_t(gate.heads) * (share + 1) / shares;

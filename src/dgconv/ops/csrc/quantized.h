@@ -6,12 +6,9 @@
 // instruction set and any number of threads give the same bits. deploy/run/integer_steps.py says the same in Python.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "kernels.h"
 
 namespace dgconv {
-
-struct Ahead;
 
 struct Pixels {
     uint8_t* data;
@@ -24,6 +21,12 @@ struct Pixels {
 struct ToByte {
     float low, high;
     int32_t zero;
+};
+
+// The weights of a generator as bytes: W2 (scale * relu(W1 p)) + beta; the rest is in the Gate.
+struct ByteGenerator {
+    const int8_t *weight1, *weight2;  // [H, hidden, C]; [H, hidden, C], that is W2 transposed; or null: floats of the Gate
+    const float* scale;               // [H, hidden]
 };
 
 // A convolution of bytes: v = sum * multiplier[o] + bias[o] + residual * residual_scale, sum being that of
@@ -47,6 +50,7 @@ struct ByteConv {
     float input_scale;          // for the means that a gate looks at
     const int32_t* positions;   // [C]: where each channel, as the gate counts them, lies in a pixel; null: there
     const void* choices;        // chooses == 1: [groups], choice_bytes each, and below their weights
+    ByteGenerator generator;    // chooses == 2
 };
 
 struct ByteKernels {
@@ -72,6 +76,10 @@ struct ByteKernels {
     void (*sum_pixels)(Pixels x, int32_t parts, int32_t* sums, int rank, int threads);
     // means[c] in the order of the gate.
     void (*means)(const ByteConv&, int32_t parts, const int32_t* sums, int64_t pixels, float* means);
+
+    // saliency [H, C] of one image; `hidden` has room for the units of a head.
+    void (*generate)(const Gate&, const ByteGenerator&, const float* means, float* saliency, float* hidden, int rank,
+                     int threads);
 
     // From planes, and to planes; `positions` as above. v = x * scale: to bytes; x = (byte - zero) * scale: to floats.
     void (*quantize)(const float* planes, Pixels y, const int32_t* positions, float scale, ToByte, int rank, int threads);
