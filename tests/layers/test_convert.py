@@ -2,8 +2,10 @@
 
 import copy
 import io
+import pickle
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor, nn
 
-from dgconv import count_macs
+from dgconv import count_macs, deploy
 from dgconv.errors import UserError
 from dgconv.layers import (
     ChannelGatingConv2d,
@@ -258,12 +260,15 @@ def hooked(register: str) -> nn.Conv2d:
         (lambda: nn.Conv2d(8, 8, 3, groups=2), "2 groups"),
         (lambda: nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect"), "padding_mode 'reflect'"),
         (lambda: nn.Conv2d(8, 10, 3), "4 heads do not divide 10 output channels"),
-        (lambda: Doubling(8, 8, 3), "Doubling has its own forward"),
-        (lambda: Standardized(8, 8, 3), "Standardized has its own forward"),
-        (lambda: Negating(8, 8, 3), "Negating has its own forward"),
-        (lambda: StandardGroupConv2d(8, 8, 3), "StandardGroupConv2d has its own forward"),
+        (lambda: Doubling(8, 8, 3), "Doubling has its own forward, which does more than pad and convolve"),
+        (lambda: Standardized(8, 8, 3), "Standardized has its own forward, which does more than pad and convolve"),
+        (lambda: Negating(8, 8, 3), "Negating has its own forward, which does more than pad and convolve"),
+        (
+            lambda: StandardGroupConv2d(8, 8, 3),
+            "StandardGroupConv2d has its own forward, which does more than pad and convolve",
+        ),
         (lambda: DynamicGroupConv2d(8, 8, 3), "already dynamic"),
-        (patched, "Conv2d has its own forward"),
+        (patched, "Conv2d has its own forward, which does more than pad and convolve"),
         (lambda: Scaled(8, 8, 3), "holds more than weight and bias"),
         (lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(8, 8, 3)), "parametrized"),
         (lambda: nn.utils.spectral_norm(nn.Conv2d(8, 8, 3)), "weight is a Tensor, not an nn.Parameter"),
@@ -283,10 +288,85 @@ def test_left_with_the_reason(make: Callable[[], nn.Module], reason: str) -> Non
     assert only_reason(make()) == reason
 
 
+class Port(nn.Conv2d):
+    """As EfficientNet's usual port has it: a layer of its own pads."""
+
+    def __init__(self, *sizes: int, pad: tuple[int, int, int, int], **options: Any) -> None:
+        super().__init__(*sizes, **options)
+        self.static_padding = nn.ZeroPad2d(pad)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.static_padding(x)
+        return nn.functional.conv2d(x, self.weight, self.bias, self.stride, 0, self.dilation, self.groups)
+
+
+class DroppingWhileTraining(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(nn.functional.dropout(x, 0.5, self.training))
+
+
+def same(sizes: tuple[int, ...], stride: int) -> nn.Conv2d:
+    return pytest.importorskip("timm.layers").Conv2dSame(*sizes, stride=stride)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Port(8, 16, 3, pad=(0, 1, 0, 1), stride=2),
+        lambda: Port(8, 16, 5, pad=(1, 2, 2, 2), stride=2),
+        lambda: Port(8, 16, 3, pad=(1, 1, 1, 1)),
+        lambda: Port(8, 16, 1, pad=(0, 0, 0, 0), bias=False),
+        lambda: Port(8, 16, 3, pad=(4, 4, 4, 4), dilation=4),
+        lambda: same((8, 16, 3), 2),
+        lambda: same((8, 16, 5), 1),
+        lambda: same((8, 16, 3), 3),
+    ],
+)
+@pytest.mark.parametrize("size", [(15, 16), (20, 13), (16, 16)])
+def test_convolutions_that_only_pad_first_are_replaced(make, size: tuple[int, int]) -> None:
+    model = nn.Sequential(make()).eval()
+    x = torch.randn(2, 8, *size)
+    expected = model(x)
+    keys = set(model.state_dict())
+    report = convert_(model, DGCConfig(pruning_rate=0), filter_fn=everything)
+    assert [row.action for row in report.rows] == ["replaced"]
+    assert keys <= set(model.state_dict())
+    torch.testing.assert_close(model(x), expected)
+    torch.testing.assert_close(deploy.prepare(model)(x), expected, atol=1e-5, rtol=1e-5)
+    copied = pickle.loads(pickle.dumps(model))
+    torch.testing.assert_close(copied(x), expected)
+
+
+def test_other_layers_refuse_uneven_padding() -> None:
+    model = nn.Sequential(Port(8, 16, 3, pad=(0, 1, 0, 1), stride=2), Port(8, 16, 3, pad=(1, 1, 1, 1)))
+    report = convert_(model, partial(StandardGroupConv2d, groups=4), filter_fn=everything)
+    assert [row.action for row in report.rows] == ["left", "replaced"]
+    assert report.rows[0].reason == "Port pads unevenly, which a StandardGroupConv2d does not"
+
+
+def test_what_drops_values_while_training_is_left() -> None:
+    assert "has its own forward" in only_reason(DroppingWhileTraining(8, 8, 3))
+
+
+def test_transposed_convolutions_and_shared_layers_are_told_of() -> None:
+    conv = nn.Conv2d(8, 8, 3, padding=1)
+    model = nn.Sequential(conv, nn.ConvTranspose2d(8, 8, 2, 2), conv, nn.Conv2d(8, 4, 1))
+    x = torch.randn(1, 8, 6, 6)
+    expected = model(x)
+    report = convert_(model, DGCConfig(pruning_rate=0), filter_fn=everything)
+    assert [(row.name, row.action, row.reason) for row in report.rows] == [
+        ("0", "replaced", "shared, also 2"),
+        ("1", "left", "transposed"),
+        ("3", "replaced", ""),
+    ]
+    torch.testing.assert_close(model(x), expected)
+
+
 def test_timms_own_convolutions_are_left(timm) -> None:
     layers = pytest.importorskip("timm.layers")
-    assert only_reason(layers.Conv2dSame(8, 8, 3)) == "Conv2dSame has its own forward"
-    assert only_reason(layers.StdConv2d(8, 8, 3)) == "StdConv2d has its own forward"
+    assert (
+        only_reason(layers.StdConv2d(8, 8, 3)) == "StdConv2d has its own forward, which does more than pad and convolve"
+    )
 
 
 def test_subclass_without_a_forward_is_replaced() -> None:

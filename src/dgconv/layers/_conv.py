@@ -6,10 +6,11 @@ from functools import wraps
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import UserError
-from ..ops.geometry import Pair, Size2, whole_pair
+from ..ops.geometry import Pair, Size2, same_padding, whole_pair
 
 
 def resolve_padding(padding: Size2 | str, kernel_size: Pair, stride: Pair, dilation: Pair) -> tuple[Pair, Pair]:
@@ -24,6 +25,15 @@ def resolve_padding(padding: Size2 | str, kernel_size: Pair, stride: Pair, dilat
         raise UserError(f"padding='same' needs stride 1, got {stride}")
     total = [d * (k - 1) for d, k in zip(dilation, kernel_size, strict=True)]
     return (total[0] // 2, total[1] // 2), (total[0] % 2, total[1] % 2)
+
+
+def pad_images(x: Tensor, extra: Pair, same: bool, kernel_size: Pair, stride: Pair, dilation: Pair) -> Tensor:
+    """Zeros around images where a convolution cannot add them: some more at the bottom and right, or by the rule of
+    "same" on all sides."""
+    top, left = 0, 0
+    if same:
+        (top, left), extra = same_padding((x.shape[-2], x.shape[-1]), kernel_size, stride, dilation)
+    return F.pad(x, (left, left + extra[1], top, top + extra[0])) if any((top, left, *extra)) else x
 
 
 def check_images(x: Tensor, channels: int) -> None:

@@ -21,10 +21,11 @@ from .dynamic_group_conv import DynamicGroupConv2d
 from .gate import HeadGate, KeepRule, TieRule
 from .method import ConvLayer, MethodLayer
 from .mode import evaluating
+from .own_padding import has_own_forward, own_padding
 from .saliency import hidden_width
 from .swap import swap_
 
-Convolution = nn.Conv2d | DynamicGroupConv2d
+Convolution = nn.Conv2d | nn.ConvTranspose2d | DynamicGroupConv2d
 FilterFn = Callable[[str, nn.Conv2d], bool | str]
 InputSize = tuple[int, int, int]
 
@@ -147,8 +148,10 @@ def convert_(
     references stay good. Only the generators' parameters are new to the optimizer; where one is there already that
     has the network's parameters, a warning says so.
 
-    Whatever does more than convolve is left, and so are grouped convolutions, and those whose generators would cost
-    more MACs than they save, as in squeeze-and-excitation; the report says which and why.
+    A convolution with a forward of its own that only pads first, as ports of TensorFlow's networks have it, counts as
+    one: whether it does is found by trying. Whatever does more than that is left, and so are transposed and grouped
+    convolutions, and those whose generators would cost more MACs than they save, as in squeeze-and-excitation; the
+    report says which and why.
 
     Args:
         model: any module that contains convolutions.
@@ -178,11 +181,11 @@ def convert_(
         )
     make = partial(_dynamic, config=config) if isinstance(config, DGCConfig) else partial(_other, make=config)
     names = _convolutions(model)
-    if not names:
+    first = next((conv for conv in names if not isinstance(conv, nn.ConvTranspose2d)), None)
+    if first is None:
         raise UserError(f"{type(model).__name__} has no nn.Conv2d to replace")
 
     pixels = _output_pixels(model, names, input_size) if isinstance(config, DGCConfig) else {}
-    first = next(iter(names))
     rows: list[ConvertedConv] = []
     layers: dict[nn.Module, nn.Module] = {}
     for conv, (name, *aliases) in names.items():
@@ -295,10 +298,10 @@ def _why_not(conv: Convolution) -> str | None:
     """The reason why a convolution cannot be replaced, whatever by, if there is one."""
     if isinstance(conv, DynamicGroupConv2d):
         return "already dynamic"
+    if isinstance(conv, nn.ConvTranspose2d):
+        return "transposed"
     if isinstance(conv, MethodLayer):
         return f"already a {type(conv).__name__}"
-    if _has_own_forward(conv):
-        return f"{type(conv).__name__} has its own forward"
     if parametrize.is_parametrized(conv):
         return "parametrized"
     if type(conv.weight) is not nn.Parameter:  # a lazy module before its first pass, a quantized weight
@@ -307,21 +310,18 @@ def _why_not(conv: Convolution) -> str | None:
         return f"weight is {conv.weight.dtype}"
     if any(getattr(conv, kind) for kind in HOOKS):
         return "has hooks"
-    if {*conv._parameters, *conv._buffers, *conv._modules} != {"weight", "bias"}:
+    if has_own_forward(conv) and own_padding(conv) is None:
+        return f"{type(conv).__name__} has its own forward, which does more than pad and convolve"
+    has_more = any(
+        next(part.parameters(), None) is not None or next(part.buffers(), None) is not None for part in conv.children()
+    )
+    if {*conv._parameters, *conv._buffers} != {"weight", "bias"} or has_more:
         return "holds more than weight and bias"
     if conv.groups > 1:
         return "depthwise" if conv.groups == conv.in_channels else f"{conv.groups} groups"
     if conv.padding_mode != "zeros":
         return f"padding_mode {conv.padding_mode!r}"
     return None
-
-
-def _has_own_forward(conv: nn.Conv2d) -> bool:
-    """Whether it has a forward of its own, in its class, as timm's Conv2dSame, or put on the object."""
-    methods = ("forward", "_conv_forward", "__call__")
-    return any(getattr(type(conv), name) is not getattr(nn.Conv2d, name) for name in methods) or any(
-        name in vars(conv) for name in methods
-    )
 
 
 def _dynamic(conv: nn.Conv2d, config: DGCConfig) -> DynamicGroupConv2d:
@@ -332,12 +332,18 @@ def _dynamic(conv: nn.Conv2d, config: DGCConfig) -> DynamicGroupConv2d:
 
 
 def _other(conv: nn.Conv2d, make: ConvLayer) -> nn.Module:
+    own = own_padding(conv) if has_own_forward(conv) else None
+    geometry = {name: getattr(conv, name) for name in GEOMETRY} | ({"padding": own.padding} if own else {})
     layer = make(
-        **{name: getattr(conv, name) for name in GEOMETRY},
+        **geometry,
         bias=conv.bias is not None,
         device=conv.weight.device,
         dtype=conv.weight.dtype,
     )
+    if own is not None and (own.same or any(own.extra_padding)):
+        if not isinstance(layer, DynamicGroupConv2d):
+            raise UserError(f"{type(conv).__name__} pads unevenly, which a {type(layer).__name__} does not")
+        layer.same, layer.extra_padding = own.same, own.extra_padding
     if getattr(layer, "normalizes", False):
         raise UserError(
             f"{type(layer).__name__} holds the batch norm that follows it, and where the network has its own is not to "

@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
@@ -14,7 +13,7 @@ from ..ops import dynamic_group_conv2d, fused
 from ..ops.geometry import Size2, whole_pair
 from ..ops.layout import is_channels_last
 from ..values import BELOW_ONE, FACTOR, SIZE
-from ._conv import resolve_padding, takes_images
+from ._conv import pad_images, resolve_padding, takes_images
 from .gate import Gate, GlobalGate, HeadGate, KeepRule, TieRule, check_pruning_rate
 from .method import Knob, MacCall, Method, register_method
 from .saliency import SaliencyGenerator
@@ -65,6 +64,9 @@ class DynamicGroupConv2d(nn.Module):
     makes that the target too."""
 
     saliency: Tensor | None
+
+    same = False
+    """Whether padding is by TensorFlow's rule of "same", with any stride: in place of a layer that did so."""
 
     def __init__(
         self,
@@ -178,10 +180,14 @@ class DynamicGroupConv2d(nn.Module):
         return self._convolve(x, self.gate(saliency).to(x.dtype)), saliency
 
     def _convolve(self, x: Tensor, gates: Tensor) -> Tensor:
-        if any(self.extra_padding):
-            x = F.pad(x, (0, self.extra_padding[1], 0, self.extra_padding[0]))
-        out = dynamic_group_conv2d(x, self.weight, gates, self.stride, self.padding, self.dilation)
+        out = dynamic_group_conv2d(self.padded(x), self.weight, gates, self.stride, self.padding, self.dilation)
         return self._add_bias(out)
+
+    def padded(self, x: Tensor) -> Tensor:
+        """Images with all zeros around them that ``padding`` does not stand for."""
+        if not self.same and not any(self.extra_padding):
+            return x
+        return pad_images(x, self.extra_padding, self.same, self.kernel_size, self.stride, self.dilation)
 
     def _add_bias(self, out: Tensor) -> Tensor:
         return out if self.bias is None else out + self.bias[:, None, None].to(out.dtype)
@@ -207,7 +213,7 @@ class DynamicGroupConv2d(nn.Module):
         if is_pointwise and x.is_contiguous():
             out, saliency, mask = fused.dynamic_pointwise(x, means, self.weight, *parameters)
             out = self._add_bias(out)
-        elif self.kernel_size != (1, 1) and not any(self.extra_padding) and is_channels_last(x):
+        elif self.kernel_size != (1, 1) and not any(self.extra_padding) and not self.same and is_channels_last(x):
             geometry = (self.stride, self.padding, self.dilation)
             out, saliency, mask = fused.dynamic_by_head(x, self.weight, *parameters, *geometry)
             out = self._add_bias(out)
@@ -224,7 +230,7 @@ class DynamicGroupConv2d(nn.Module):
             rate = f"{1 - self.gate.kept_share(self.pruning_rate):.4g} (target {rate})"
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"padding={self.padding}, dilation={self.dilation}, heads={self.heads}, "
+            f"padding={'same' if self.same else self.padding}, dilation={self.dilation}, heads={self.heads}, "
             f"bias={self.bias is not None}, pruning_rate={rate}"
         )
 

@@ -79,7 +79,7 @@ def contributions(layer: DynamicGroupConv2d, x: Tensor) -> Tensor:
 
     Their sum over the input channels is the mean of the undivided convolution's output.
     """
-    x = F.pad(x, (0, layer.extra_padding[1], 0, layer.extra_padding[0]))
+    x = layer.padded(x)
     pairs = [
         F.conv2d(x[None, c : c + 1], layer.weight[:, c : c + 1], None, layer.stride, layer.padding, layer.dilation)
         for c in range(layer.in_channels)
