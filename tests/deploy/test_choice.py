@@ -34,8 +34,15 @@ class Block(nn.Module):
         return x + (self.mix(self.norm(y)) * self.scale.exp()).permute(0, 3, 1, 2)
 
 
+class Together(nn.Module):
+    """Its result has the channels of a pixel together in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+
 class LastNorm(nn.Module):
-    """A layer norm over the channels: its result has them together in memory."""
+    """A layer norm over the channels, which torch is given as the last dimension."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -58,8 +65,7 @@ def test_a_convnext(engine: str) -> None:
     model += nn.Sequential(nn.Conv2d(16, 24, 2, 2), Block(24), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 5))
     x = torch.randn(2, 3, 32, 32)
     ran = runs(model, x)
-    assert ran["0"] == ran["9"] == engine
-    assert ran["2.depthwise"] == ran["5"] == "torch"
+    assert {runs for label, runs in ran.items() if label} == {engine}
 
 
 @needs_kernels
@@ -67,7 +73,7 @@ def test_a_convnext(engine: str) -> None:
 def test_large_depthwise_kernels_are_left(kernel: int | tuple[int, int]) -> None:
     model = nn.Conv2d(6, 6, kernel, groups=6).eval()
     report = deploy.prepare(model).report()
-    is_large = kernel in (7, 9)
+    is_large = kernel == 9
     assert [row.runs for row in report.rows] == ["torch" if is_large else "native"]
     assert ("large depthwise kernels" in report.rows[0].reason) == is_large
 
@@ -102,20 +108,20 @@ def test_a_large_depthwise_kernel_in_a_branch_does_not_cut_the_program(kernel: i
     ids=["1x1", "stride 2", "depthwise", "pooling", "3x3", "groups", "dynamic"],
 )
 def test_one_step_between_channels_that_lie_together(layer: nn.Module, expected: str) -> None:
-    model, x = nn.Sequential(LastNorm(16), layer), torch.randn(2, 16, 9, 9)
+    model, x = nn.Sequential(Together(), layer), torch.randn(2, 16, 9, 9)
     assert runs(model, x)["1"] == expected
     assert is_channels_last(deploy.prepare(model)(x)), "as torch would lay it out"
 
 
 @needs_kernels
 def test_several_steps_between_them_are_native() -> None:
-    model = nn.Sequential(LastNorm(16), nn.Conv2d(16, 8, 1), nn.MaxPool2d(2))
-    assert set(list(runs(model, torch.randn(2, 16, 9, 9)).values())[3:]) == {"native"}
+    model = nn.Sequential(Together(), nn.Conv2d(16, 8, 1), nn.MaxPool2d(2))
+    assert set(list(runs(model, torch.randn(2, 16, 9, 9)).values())[1:]) == {"native"}
 
 
 @needs_kernels
 def test_images_are_not_copied_for_each_program() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.SiLU(), nn.Conv2d(8, 8, 1)).eval()
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Mish(), nn.Conv2d(8, 8, 1)).eval()
     images = torch.randn(2, 3, 9, 9).to(memory_format=torch.channels_last)
     assert set(runs(model, images).values()) == {"native", "torch"}
     assert deploy.prepare(model)(images).is_contiguous()
@@ -136,16 +142,16 @@ class Activated(nn.Module):
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (lambda y, x: F.silu(y), True),
-        (lambda y, x: F.silu(y, False), True),
+        (lambda y, x: F.mish(y), True),
+        (lambda y, x: F.mish(y, False), True),
         (lambda y, x: F.leaky_relu(input=y, negative_slope=0.5), True),
-        (lambda y, x: F.hardswish(y, inplace=True), True),
-        (lambda y, x: F.silu(y) + y, False),
-        (lambda y, x: (F.silu(y), y), False),
-        (lambda y, x: (y.flatten(2), F.silu(y)), False),
-        (lambda y, x: F.silu(y.flatten(2)), False),
-        (lambda y, x: (y, F.silu(x)), False),
-        (lambda y, x: y.sigmoid(), False),
+        (lambda y, x: F.elu(y, inplace=True), True),
+        (lambda y, x: F.mish(y) + y, False),
+        (lambda y, x: (F.mish(y), y), False),
+        (lambda y, x: (y.flatten(2), F.mish(y)), False),
+        (lambda y, x: F.mish(y.flatten(2)), False),
+        (lambda y, x: (y, F.mish(x)), False),
+        (lambda y, x: y.tanh().exp(), False),
     ],
 )
 def test_activations_write_over_what_nobody_else_reads(
@@ -212,9 +218,9 @@ def test_calls_find_their_values_wherever_they_are() -> None:
 
 
 def test_the_summary_counts() -> None:
-    one = deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.SiLU()).eval()).report()
+    one = deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Mish()).eval()).report()
     if native.available():
         assert one.summary == f"1 of 2 steps is native ({native.isa()}), 1 is left to torch"
-    two = deploy.prepare(nn.Sequential(nn.SiLU(), nn.GELU()).eval()).report()
+    two = deploy.prepare(nn.Sequential(nn.Mish(), nn.ELU()).eval()).report()
     assert two.summary.startswith("0 of 2 steps are native")
     assert "2 are left to torch" in two.summary

@@ -19,7 +19,9 @@ from tests.fuzz.graphs import Json, Stored, boost, call, conv, gate, graph, list
 
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 20, 24, 32, 33, 40)
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 20)
-ACTIVATIONS = ("identity", "identity", "relu", "relu6")
+BOUNDS = ("identity", "identity", "relu", "relu6")
+SMOOTH = ("silu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "gelu", "gelu_tanh")
+ACTIVATIONS = (*BOUNDS, *BOUNDS, *BOUNDS, *SMOOTH)
 Shape = tuple[int, ...]  # of one image
 
 
@@ -61,7 +63,7 @@ class Draft:
         return self.rng.choice(found) if found else None
 
     def norm(self, channels: int) -> Json:
-        return norm(self.weight(channels), self.weight(channels), self.rng.choice(ACTIVATIONS))
+        return norm(self.weight(channels), self.weight(channels), self.rng.choice(BOUNDS))
 
 
 def valid(rng: Random) -> Stored:
@@ -123,7 +125,11 @@ def _conv(draft: Draft) -> None:
             draft.tensors[weight][head::heads, left] = 0
         fields["picks"] = listed(*(listed(*picked) for picked in picks))
     shape = (outputs, height, width)
-    step = conv(name, "", weight, groups=groups, activation=rng.choice(ACTIVATIONS), **fields)
+    activation = rng.choice(BOUNDS if kind == "boost" else ACTIVATIONS)
+    if rng.random() < 0.15:
+        fields |= {"same": True, "padding": pair(0, 0), "extra_padding": pair(0, 0)}
+        height, width = (-(-extent // step) for extent, step in zip(size, fields["stride"]["tuple"], strict=True))
+    step = conv(name, "", weight, groups=groups, activation=activation, **fields)
     step["bias"] = draft.maybe(0.5, lambda: tensor(draft.weight(outputs)))
     step["before"] = draft.maybe(0.25, lambda: draft.norm(channels))
     step["residual"] = draft.maybe(0.4, lambda: draft.like(shape))
@@ -192,14 +198,16 @@ def _linear(draft: Draft) -> None:
     outputs = draft.rng.choice(CHANNELS)
     bias = draft.maybe(0.5, lambda: tensor(draft.weight(outputs)))
     weight = tensor(draft.weight(outputs, features))
-    draft.add({"type": "Linear", "input": name, "weight": weight, "bias": bias}, (outputs,))
+    fields = {"weight": weight, "bias": bias, "activation": draft.rng.choice(ACTIVATIONS)}
+    draft.add({"type": "Linear", "input": name, **fields}, (outputs,))
 
 
 def _elementwise(draft: Draft) -> None:
     rng = draft.rng
     name, shape = (draft.pick(1) if rng.random() < 0.2 else None) or draft.pick(3) or ("x", draft.shape)
     step = {"type": "Elementwise", "input": name, "activation": rng.choice(ACTIVATIONS)}
-    step["norm"] = draft.maybe(0.5, lambda: draft.norm(shape[0]))
+    step["factor"] = draft.maybe(0.5, lambda: draft.like(shape[:1]))
+    step["norm"] = None if step["factor"] else draft.maybe(0.5, lambda: draft.norm(shape[0]))
     step["other"] = draft.maybe(0.5, lambda: draft.like(shape))
     step["order"] = draft.maybe(0.3, lambda: listed(*(rng.randrange(shape[0]) for _ in range(shape[0]))))
     draft.add(step, shape)
@@ -212,6 +220,46 @@ def _concat(draft: Draft) -> None:
     channels = sum(draft.values[part][0] for part in parts)
     if channels <= 100:
         draft.add({"type": "Concat", "inputs": listed(*parts)}, (channels, *shape[1:]))
+
+
+def _layer_norm(draft: Draft) -> None:
+    name, shape = (draft.pick(1) if draft.rng.random() < 0.3 else None) or draft.pick(3) or ("x", draft.shape)
+    parts = {part: tensor(draft.weight(shape[0])) for part in ("scale", "shift")}
+    draft.add({"type": "LayerNorm", "input": name, "epsilon": draft.rng.choice((0.5, 1.0)), **parts}, shape)
+
+
+def _resize(draft: Draft) -> None:
+    rng = draft.rng
+    name, shape = draft.pick(3) or ("x", draft.shape)
+    step = {"type": "Resize", "input": name, "kind": rng.choice(("nearest", "bilinear"))}
+    step["aligns_corners"] = rng.random() < 0.4
+    size: Any = (rng.choice(SIZES), rng.choice(SIZES))
+    match rng.randrange(3):
+        case 0:
+            step["size"] = pair(*size)
+        case 1:
+            factors = [rng.choice((1.0, 2.0, 2.5, 3.0)) for _ in range(2)]
+            step["scale"], size = pair(*factors), [int(e * f) for e, f in zip(shape[1:], factors, strict=True)]
+        case 2:
+            like, (_, *size) = draft.pick(3) or ("x", draft.shape)
+            step["like"] = like
+    if size[0] * size[1] <= 3000:
+        draft.add(step, (shape[0], *size))
+
+
+def _pad(draft: Draft) -> None:
+    rng = draft.rng
+    name, (channels, height, width) = draft.pick(3) or ("x", draft.shape)
+    top, left, bottom, right = (rng.choice((0, 1, 2, 5)) for _ in range(4))
+    step = {"type": "Pad", "input": name, "padding": pair(top, left), "end_padding": pair(bottom, right)}
+    draft.add(step, (channels, height + top + bottom, width + left + right))
+
+
+def _slice(draft: Draft) -> None:
+    name, shape = (draft.pick(1) if draft.rng.random() < 0.2 else None) or draft.pick(3) or ("x", draft.shape)
+    first = draft.rng.randrange(shape[0])
+    count = draft.rng.randint(1, shape[0] - first)
+    draft.add({"type": "Slice", "input": name, "first": first, "count": count}, (count, *shape[1:]))
 
 
 def _left_to_torch(draft: Draft) -> None:
@@ -242,7 +290,10 @@ def _left_to_torch(draft: Draft) -> None:
     draft.add(*made())
 
 
-STEPS = (_conv, _conv, _conv, _conv, _expansion, _pool, _global_pool, _linear, _elementwise, _concat, _left_to_torch)
+STEPS = (
+    *(_conv, _conv, _conv, _conv, _conv, _expansion, _pool, _global_pool, _linear, _elementwise, _concat),
+    *(_layer_norm, _resize, _pad, _slice, _left_to_torch),
+)
 
 
 class _Dense(nn.Module):

@@ -10,13 +10,15 @@ network of low precision most are planes of unsigned bytes: the steps for those 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from ..ops.geometry import Pair
 
-Activation = Literal["identity", "relu", "relu6"]
+Bound = Literal["identity", "relu", "relu6"]  # what norms and bytes may have
+Activation = Literal[Bound, "silu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "gelu", "gelu_tanh"]
+BOUNDS: tuple[Activation, ...] = get_args(Bound)
 
 
 @dataclass
@@ -25,7 +27,7 @@ class Norm:
 
     scale: Tensor  # [C]
     shift: Tensor  # [C]
-    activation: Activation = "identity"
+    activation: Bound = "identity"
 
 
 @dataclass
@@ -83,6 +85,7 @@ class Conv:
     residual: str | None = None
     activation: Activation = "identity"
     interleaved: bool = False
+    same: bool = False  # padded by what the size of x asks for, as TensorFlow does: see run.shapes.padding_of
     expansion: "Conv | None" = None  # a convolution that comes first, whose result nobody else reads
     label: str = ""  # here and below: the layers of the model that it stands for
 
@@ -113,16 +116,23 @@ class GlobalPool:
 
 @dataclass
 class Linear:
+    """``activation(weight @ x + bias)`` of rows; of planes of one pixel, it is a convolution."""
+
     input: str
     output: str
     weight: Tensor  # [C', C]
     bias: Tensor | None = None
+    activation: Activation = "identity"
     label: str = ""
 
 
 @dataclass
 class Elementwise:
-    """``activation(norm(x) + other)``: what no convolution could take in. With an ``order`` x is ``x[:, order]``."""
+    """``activation(norm(x) + other)``: what no convolution could take in. With an ``order`` x is ``x[:, order]``.
+
+    Instead of a norm there may be a ``factor``, rows [B, C], that multiplies the channels of x, as in squeeze and
+    excitation.
+    """
 
     input: str
     output: str
@@ -130,6 +140,55 @@ class Elementwise:
     other: str | None = None
     activation: Activation = "identity"
     order: list[int] | None = None
+    factor: str | None = None
+    label: str = ""
+
+
+@dataclass
+class LayerNorm:
+    """Each pixel less the mean of its channels, over the root of their variance, times ``scale``, plus ``shift``."""
+
+    input: str
+    output: str
+    scale: Tensor  # [C]
+    shift: Tensor  # [C]
+    epsilon: float
+    label: str = ""
+
+
+@dataclass
+class Resize:
+    """Planes resampled as ``F.interpolate`` does: to a ``size``, by a ``scale``, or to the size of what is ``like``."""
+
+    input: str
+    output: str
+    kind: Literal["nearest", "bilinear"]
+    size: Pair | None = None
+    scale: tuple[float, float] | None = None
+    like: str | None = None
+    aligns_corners: bool = False
+    label: str = ""
+
+
+@dataclass
+class Pad:
+    """Zeros around planes: so many at the top and left, and at the bottom and right."""
+
+    input: str
+    output: str
+    padding: Pair
+    end_padding: Pair
+    label: str = ""
+
+
+@dataclass
+class Slice:
+    """So many channels from the first of them on; free where they can be read in place."""
+
+    input: str
+    output: str
+    first: int
+    count: int
     label: str = ""
 
 
@@ -207,7 +266,7 @@ class ByteConv:
     picks: list[list[int]] | None = None
     residual: str | None = None
     residual_scale: float = 0.0
-    activation: Activation = "identity"
+    activation: Bound = "identity"
     interleaved: bool = False
     label: str = ""
 
@@ -250,31 +309,44 @@ class Rescale:
     result: Bytes
     other: str | None = None
     other_scale: float = 0.0
-    activation: Activation = "identity"
+    activation: Bound = "identity"
     order: list[int] | None = None
     label: str = ""
 
 
 ByteStep = Quantize | Dequantize | ByteConv | BytePool | ByteMean | Rescale
 BYTE_STEPS = (Quantize, Dequantize, ByteConv, BytePool, ByteMean, Rescale)
-Step = Conv | Pool | GlobalPool | Linear | Elementwise | Concat | Torch | ByteStep
+FloatStep = Conv | Pool | GlobalPool | Linear | Elementwise | LayerNorm | Resize | Pad | Slice
+Step = FloatStep | Concat | Torch | ByteStep
+
+
+VALUES = ("input", "residual", "other", "factor", "like")  # fields of steps that name a value to be read
 
 
 def values_read(step: Step) -> list[str]:
     """Every value that a step reads, as often as it does."""
     if isinstance(step, Concat | Torch):
         return list(step.inputs)
-    others = (getattr(step, "residual", None), getattr(step, "other", None))
-    return [step.input, *(name for name in others if name is not None)]
+    return [name for field in VALUES if (name := getattr(step, field, None)) is not None]
 
 
 def reading(step: Step, names: dict[str, str]) -> Step:
     """The same step, reading values of other names."""
     if isinstance(step, Concat | Torch):
         return replace(step, inputs=[names[name] for name in step.inputs])
-    fields = {field: getattr(step, field, None) for field in ("input", "residual", "other")}
+    fields = {field: getattr(step, field, None) for field in VALUES}
     changed: dict[str, Any] = {field: names[name] for field, name in fields.items() if name is not None}
     return replace(step, **changed)
+
+
+def activated_apart(step: Step) -> Iterator[Step]:
+    """A convolution whose activation is no pair of bounds, and then that by itself; any other step as it is."""
+    if isinstance(step, Conv) and step.activation not in BOUNDS:
+        name = f"{step.output} before its activation"
+        yield replace(step, output=name, activation="identity")
+        yield Elementwise(name, step.output, activation=step.activation, label=step.label)
+    else:
+        yield step
 
 
 def tensors_of(record: Any) -> Iterator[Tensor]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .graph import (
+    BOUNDS,
     BoostSpec,
     ByteConv,
     ByteMean,
@@ -23,11 +24,15 @@ from .graph import (
     Elementwise,
     GateSpec,
     GlobalPool,
+    LayerNorm,
     Linear,
     Norm,
+    Pad,
     Pool,
     Quantize,
     Rescale,
+    Resize,
+    Slice,
     Step,
 )
 
@@ -63,6 +68,9 @@ RANGES: dict[type, dict[str, Range]] = {  # by record and field; of a pair, each
     GateSpec: {"keep": Range(1, MOST_CHANNELS)},
     BoostSpec: {"keep": Range(1, MOST_CHANNELS)},
     Pool: POOLING,
+    Resize: {"size": Range(1, 1 << 14)},
+    Pad: {"padding": Range(0, 1 << 12), "end_padding": Range(0, 1 << 12)},
+    Slice: {"first": Range(0, MOST_CHANNELS), "count": Range(1, MOST_CHANNELS)},
 }
 TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: any part of one of these
     Conv: (
@@ -74,6 +82,7 @@ TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: an
     ),
     ByteConv: ({"groups", "interleaved", "residual"}, {"gate", "residual"}, {"picks", "residual"}),
 }
+LARGEST_SCALE = 64.0  # of planes that are resized
 LARGEST_THRESHOLD = 1e30  # float32 ends soon after
 
 
@@ -194,11 +203,15 @@ def _float_conv(step: Conv) -> Iterator[str]:
         yield from _conv(step)
         return
     yield from _conv(step)
+    if step.same and any((*step.padding, *step.extra_padding)):
+        yield "its padding is `same`, and a number too"
     outputs, inputs = len(step.weight), step.weight.shape[1] * step.groups
     if step.before is not None:
         yield from _shape("before.scale", step.before.scale, inputs)
     if step.boost is not None:
         yield from _shape("boost.weight", step.boost.weight, outputs, inputs)
+        if step.activation not in BOUNDS:
+            yield f"winning outputs cannot have the activation {step.activation}"
     if step.gate is not None and step.gate.scale is not None:
         yield "a gate whose weights are bytes belongs to a convolution of bytes"
     if step.expansion is not None:
@@ -278,6 +291,22 @@ def _elementwise(step: Elementwise) -> Iterator[str]:
     yield from _order(step.order)
     if step.order is not None and step.norm is not None:
         yield from _shape("norm.scale", step.norm.scale, len(step.order))
+    if step.factor is not None and step.norm is not None:
+        yield "its norm and factor cannot stand together"
+
+
+def _layer_norm(step: LayerNorm) -> Iterator[str]:
+    yield from _shape("scale", step.scale, step.scale.numel())
+    yield from _shape("shift", step.shift, step.scale.numel())
+    if not 0 <= step.epsilon <= 1:  # nor NaN
+        yield f"`epsilon` must be from 0 to 1, got {step.epsilon}"
+
+
+def _resize(step: Resize) -> Iterator[str]:
+    if sum(said is not None for said in (step.size, step.scale, step.like)) != 1:
+        yield "one of `size`, `scale` and `like` says how large its result is"
+    if not all(1 / LARGEST_SCALE <= scale <= LARGEST_SCALE for scale in step.scale or ()):  # nor NaN
+        yield f"`scale` must be from {1 / LARGEST_SCALE} to {LARGEST_SCALE}, got {step.scale}"
 
 
 def _order(order: list[int] | None) -> Iterator[str]:
@@ -299,6 +328,10 @@ CHECKS: dict[type, Callable[[Any], Iterator[str]]] = {  # what holds beside rang
     GlobalPool: _nothing,
     Linear: _linear,
     Elementwise: _elementwise,
+    LayerNorm: _layer_norm,
+    Resize: _resize,
+    Pad: _nothing,
+    Slice: _nothing,
     Concat: _nothing,
     Bytes: _bytes,
     Quantize: _nothing,

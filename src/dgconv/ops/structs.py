@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p, sizeof
 from typing import Any, ClassVar
 
-ACTIVATIONS = {"identity": 0, "relu": 1, "relu6": 2}
+ACTIVATIONS = {
+    name: number
+    for number, name in enumerate(
+        ("identity", "relu", "relu6", "silu", "hard_swish", "hard_sigmoid", "sigmoid", "tanh", "gelu", "gelu_tanh")
+    )
+}
 
 
 def _fields(names: str, kind: Any) -> list[tuple[str, Any]]:
@@ -45,6 +50,10 @@ class Norm(Structure):
 
 class Window(Structure):
     _fields_: ClassVar = _fields("is_max kernel_h kernel_w stride_h stride_w pad_top pad_left", c_int32)
+
+
+class Resize(Structure):
+    _fields_: ClassVar = [*_fields("is_bilinear aligns_corners", c_int32), *_fields("ratio_h ratio_w", c_float)]
 
 
 class Gate(Structure):
@@ -97,19 +106,22 @@ class ByteConv(Structure):
 
 
 CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, ELEMENTWISE, EXPAND, WINNERS_CONV = range(8)  # kinds of steps
-QUANTIZE, DEQUANTIZE, BYTE_CONV, BYTE_POOL, BYTE_MEAN, RESCALE = range(8, 14)  # ... with bytes
+LAYER_NORM, RESIZE, PAD = range(8, 11)
+QUANTIZE, DEQUANTIZE, BYTE_CONV, BYTE_POOL, BYTE_MEAN, RESCALE = range(11, 17)  # ... with bytes
 BLOCKS, FIXED, GATED = range(3)  # what the groups of a ByteConv read
 
 
 class Step(Structure):
     _fields_: ClassVar = [
         *_fields("kind activation", c_int32),
-        *_fields("input output other", View),
+        *_fields("input output other factor", View),
         *_fields("conv expansion", Conv),
         ("gate", Gate),
         ("fixed", Selection),
         ("before", Norm),
         ("window", Window),
+        ("resize", Resize),
+        ("epsilon", c_float),
         *_fields("weight bias order", c_void_p),
         *_fields("output_sums input_sums", c_int64),
         *_fields("input_parts regions_end", c_int32),
@@ -135,7 +147,7 @@ class Program(Structure):
 
 
 SHARED: tuple[type[Structure], ...] = (
-    *(Planes, Conv, Selection, Region, Norm, Window, Gate, View, ByteView),
+    *(Planes, Conv, Selection, Region, Norm, Window, Resize, Gate, View, ByteView),
     *(ToByte, ByteConv, ByteGenerator, Step, Program),
 )
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from ...ops.geometry import Pair
 from ..calls import Slot, TorchCall, to_planes
-from ..graph import Activation, Conv, Elementwise, GlobalPool, Norm, Pool, Step, Torch
+from ..graph import Activation, Conv, Elementwise, GlobalPool, Linear, Norm, Pool, Step, Torch
 
 ONE_PIXEL = ("one pixel",)
 
@@ -22,6 +22,14 @@ class Grid:
     def then(self, change: str) -> "Grid":
         return replace(self, changes=(*self.changes, change))
 
+    def enlarged(self, factors: tuple[float, float]) -> "Grid":
+        """What a stride made smaller, and the same factor larger again, is taken for what it was."""
+        changes, left = list(self.changes), factors
+        while changes and changes[-1] == f"stride {(2, 2)}" and min(left) >= 2:
+            changes.pop()
+            left = (left[0] / 2, left[1] / 2)
+        return replace(self, changes=tuple(changes) if left == (1, 1) else (*self.changes, f"times {factors}"))
+
     def of_one_pixel(self) -> "Grid":
         return replace(self, changes=ONE_PIXEL)
 
@@ -30,16 +38,28 @@ class Grid:
 class Value:
     """A value of the graph. No image was seen yet, so its height and width are unknown.
 
-    ``kind``: planes are [B, C, height, width], rows [B, features]; a shape, and a batch size, are what they say.
+    ``kind``: planes are [B, C, height, width], rows [B, features]; pixels are planes of which torch would have
+    [B, height, width, C]; a shape, a batch size, and a size, which is height and width, are what they say.
     ``grid``: planes of the same grid can be added; what a broadcast might be hiding in is left to torch.
-    ``rows``: the same numbers as [B, C], for planes of one pixel.
+    ``rows``: the same numbers as [B, C], for planes of one pixel, or of one that was repeated.
+    ``of``: the planes whose shape or size it is.
     """
 
     name: str
-    kind: Literal["planes", "rows", "shape", "batch size", "other"] = "other"
+    kind: Literal["planes", "rows", "pixels", "shape", "batch size", "size", "other"] = "other"
     channels: int | None = None
     grid: Grid | None = None
     rows: str | None = None
+    of: str | None = None
+
+    @property
+    def is_one_pixel(self) -> bool:
+        return self.rows is not None and self.grid is not None and self.grid.changes == ONE_PIXEL
+
+    def as_rows(self) -> "Value":
+        """One pixel as [B, C]."""
+        assert self.rows is not None
+        return replace(self, name=self.rows, kind="rows", rows=None)
 
 
 class NotNative(Exception):
@@ -56,6 +76,7 @@ class Builder:
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.label = ""
+        self.views: list[tuple[str, str]] = []  # values that share memory in torch
         self._names: set[str] = set()
         self._channels: dict[str, int] = {}  # of values that nobody knew before a convolution read them
 
@@ -75,14 +96,25 @@ class Builder:
         return step.output
 
     def elementwise(
-        self, x: Value, norm: Norm | None = None, other: Value | None = None, activation: Activation = "identity"
+        self,
+        x: Value,
+        norm: Norm | None = None,
+        other: Value | None = None,
+        activation: Activation = "identity",
+        factor: str | None = None,
     ) -> Value:
-        step = Elementwise(x.name, "", norm, other.name if other else None, activation)
+        if x.is_one_pixel and (other is None or other.is_one_pixel):
+            rows = self.elementwise(x.as_rows(), norm, other and other.as_rows(), activation, factor)
+            return self.one_pixel(rows, is_last=x.kind == "pixels")
+        step = Elementwise(x.name, "", norm, other.name if other else None, activation, factor=factor)
         channels = len(norm.scale) if norm else x.channels
         return Value(self.add(step), x.kind, channels, x.grid)
 
     def window(self, x: Value, step: Conv | Pool) -> Value:
         """A convolution or pooling, which reads x."""
+        if x.is_one_pixel and isinstance(step, Conv) and _is_linear(step):
+            linear = Linear(x.as_rows().name, "", step.weight.flatten(1), step.bias)
+            return self.one_pixel(Value(self.add(linear), "rows", len(step.weight), x.grid), x.kind == "pixels")
         if isinstance(step, Conv) and x.channels is None:
             self._channels[x.name] = step.weight.shape[1] * step.groups
         return replace(after_window(x, step), name=self.add(step))
@@ -93,12 +125,23 @@ class Builder:
     def global_pool(self, x: Value, as_planes: bool) -> Value:
         assert x.grid is not None
         rows = Value(self.add(GlobalPool(x.name, "")), "rows", x.channels, x.grid.of_one_pixel())
-        if not as_planes:
-            return rows
-        name = self.add(
-            Torch([rows.name], "", TorchCall(to_planes, (Slot(0),), {}), "the same numbers in another shape")
-        )
-        return replace(rows, name=name, kind="planes", rows=rows.name)
+        return self.one_pixel(rows) if as_planes else rows
+
+    def one_pixel(self, rows: Value, is_last: bool = False) -> Value:
+        """Rows as planes of one pixel. Who knows that they are such reads the rows, and nobody this."""
+        call = TorchCall(to_planes, (Slot(0),), {})
+        name = self.add(Torch([rows.name], "", call, "the same numbers in another shape"))
+        return replace(rows, name=name, kind="pixels" if is_last else "planes", rows=rows.name)
+
+    def producer(self, x: Value) -> Step | None:
+        """The step that writes a value."""
+        return next((step for step in reversed(self.steps) if step.output == x.name), None)
+
+
+def _is_linear(conv: Conv) -> bool:
+    """Whether of a single pixel it makes a single one, by weights alone."""
+    is_plain = conv.groups == 1 and conv.gate is conv.boost is conv.picks is conv.before is None and not conv.same
+    return is_plain and conv.weight.shape[2:] == (1, 1) and not any((*conv.padding, *conv.extra_padding))
 
 
 def after_window(x: Value, step: Conv | Pool) -> Value:
@@ -127,18 +170,23 @@ def planes(x: Any) -> Value:
         raise NotNative("its input is not a tensor of the network")
     if x.kind not in ("planes", "other"):
         raise NotNative("its input is not an image")
+    if x.rows is not None and not x.is_one_pixel:
+        raise NotNative("its input is one pixel, repeated")
     return x if x.kind == "planes" else replace(x, kind="planes", grid=Grid(x.name))
 
 
 def known(x: Any) -> Value:
     """The input of a function that takes any shape: the native one must know it."""
-    if not isinstance(x, Value) or x.kind not in ("planes", "rows"):
+    if not isinstance(x, Value) or x.kind not in ("planes", "rows", "pixels"):
         raise NotNative("the shape of its input is not known beforehand")
+    if x.rows is not None and not x.is_one_pixel:
+        raise NotNative("its input is one pixel, repeated")
     return x
 
 
 def same_grid(values: list[Value]) -> bool:
-    return all(value.kind == "planes" and value.grid == values[0].grid for value in values)
+    kind = values[0].kind
+    return kind in ("planes", "pixels") and all((v.kind, v.grid) == (kind, values[0].grid) for v in values)
 
 
 def broadcast(values: list[Value]) -> Value | None:

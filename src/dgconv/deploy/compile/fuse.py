@@ -1,21 +1,62 @@
 """Joins steps until what is left of a network is little more than its convolutions.
 
-Three passes, each a walk over the steps: what follows a convolution goes into it, then what stands before one does,
-and a convolution that only feeds a depthwise one becomes a part of it.
+Four passes, each a walk over the steps: padding becomes that of the convolution that reads it, what follows a
+convolution goes into it, then what stands before one does, and a convolution that only feeds a depthwise one becomes a
+part of it.
 """
 
 from dataclasses import replace
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar, cast
 
 import torch
 
-from ..graph import Activation, Conv, Elementwise, GlobalPool, Graph, Norm, Pool, Step, Torch, values_read
+from ..graph import (
+    BOUNDS,
+    Activation,
+    Bound,
+    Conv,
+    Elementwise,
+    GlobalPool,
+    Graph,
+    Linear,
+    Norm,
+    Pad,
+    Pool,
+    Step,
+    Torch,
+    values_read,
+)
 from ..run.packing import can_join
+
+Layer = TypeVar("Layer", Conv, Linear)
 
 
 def fuse(graph: Graph) -> Graph:
     """The same function in fewer steps."""
-    return join_expansions(hand_to_consumers(absorb_into_producers(graph)))
+    return join_expansions(hand_to_consumers(absorb_into_producers(join_padding(graph))))
+
+
+def join_padding(graph: Graph) -> Graph:
+    """Zeros around planes are left to the convolutions that read them, if these have no gate, which would see them."""
+    pads = {step.output: step for step in graph.steps if isinstance(step, Pad)}
+    steps = [_padded(step, pads.get(step.input)) if isinstance(step, Conv) else step for step in graph.steps]
+    read = {graph.output, *(name for step in steps for name in values_read(step))}
+    return Graph(graph.input, graph.output, [s for s in steps if not isinstance(s, Pad) or s.output in read])
+
+
+def _padded(conv: Conv, pad: Pad | None) -> Conv:
+    """The convolution of what is not padded yet; the padding at the end must be the larger one."""
+    if pad is None or conv.same or conv.gate is not None or conv.boost is not None:
+        return conv
+    padding = (pad.padding[0] + conv.padding[0], pad.padding[1] + conv.padding[1])
+    down, right = (
+        last + own + extra - first
+        for last, own, extra, first in zip(pad.end_padding, conv.padding, conv.extra_padding, padding, strict=True)
+    )
+    if min(down, right) < 0:
+        return conv
+    label = f"{pad.label} + {conv.label}"
+    return replace(conv, input=pad.input, padding=padding, extra_padding=(down, right), label=label)
 
 
 def absorb_into_producers(graph: Graph) -> Graph:
@@ -45,7 +86,7 @@ def hand_to_consumers(graph: Graph) -> Graph:
     uses = _use_counts(graph)
     steps = list(graph.steps)
     for step in graph.steps:
-        if not isinstance(step, Elementwise) or step.other is not None or step.order is not None:
+        if not isinstance(step, Elementwise) or step.other or step.order is not None or step.factor:
             continue
         readers = [reader for reader in steps if step.output in values_read(reader)]
         takers = [taker for taker in readers if isinstance(taker, Conv | Pool | GlobalPool) and taker.before is None]
@@ -102,7 +143,7 @@ def _may_change(steps: list[Step], names: list[str]) -> bool:
 def _absorb(producer: Step, step: Elementwise) -> Step | None:
     """One step that does both, or None if there is no such step."""
     label = f"{producer.label} + {step.label}"
-    if step.order is not None:
+    if step.order is not None or step.factor is not None:
         return None
     if _only_reorders(producer) and step.input == producer.output:
         return replace(step, input=producer.input, order=producer.order, label=label)
@@ -112,11 +153,15 @@ def _absorb(producer: Step, step: Elementwise) -> Step | None:
     if isinstance(producer, Conv) and step.norm is not None:
         if producer.activation != "identity" or producer.residual is not None or producer.boost is not None:
             return None
-        activation = _both(step.norm.activation, step.activation)
-        return replace(scaled(producer, step.norm), output=step.output, activation=activation, label=label)
-    if isinstance(producer, Conv | Elementwise) and step.norm is None:
-        activation = _both(producer.activation, step.activation)
-        return replace(producer, output=step.output, activation=activation, label=label)
+        if activation := both(step.norm.activation, step.activation):
+            return replace(scaled(producer, step.norm), output=step.output, activation=activation, label=label)
+    elif isinstance(producer, Linear) and step.norm is not None and producer.activation == "identity":
+        if activation := both(step.norm.activation, step.activation):
+            return replace(scaled(producer, step.norm), output=step.output, activation=activation, label=label)
+    elif isinstance(producer, Conv | Linear | Elementwise) and step.norm is None:
+        activation = both(producer.activation, step.activation)
+        if activation and (activation in BOUNDS or not (isinstance(producer, Conv) and producer.boost)):
+            return replace(producer, output=step.output, activation=activation, label=label)
     return None
 
 
@@ -125,34 +170,48 @@ def _absorb_addition(producer: Step, step: Elementwise, other: str, label: str) 
         return None
     if isinstance(producer, Conv) and producer.activation == "identity" and producer.residual is None:
         return replace(producer, residual=other, output=step.output, activation=step.activation, label=label)
+    if isinstance(producer, Elementwise) and producer.factor is not None:
+        if producer.other is not None or producer.activation != "identity" or producer.output != step.input:
+            return None
+        return replace(producer, other=other, output=step.output, activation=step.activation, label=label)
     if isinstance(producer, Elementwise) and producer.other is None and (norm := _norm(producer)):
         return replace(step, input=producer.input, norm=norm, other=other, order=producer.order, label=label)
     return None
 
 
 def _only_reorders(step: Step) -> TypeGuard[Elementwise]:
-    return isinstance(step, Elementwise) and step.norm is step.other is None and step.activation == "identity"
+    is_plain = isinstance(step, Elementwise) and step.norm is step.other is step.factor is None
+    return is_plain and step.activation == "identity"  # type: ignore[union-attr]
 
 
-def scaled(conv: Conv, norm: Norm) -> Conv:
+def scaled(conv: Layer, norm: Norm) -> Layer:
     """The convolution whose result is already normalized. Dynamic ones too: their gates depend on the input only."""
     scale, shift = norm.scale.double(), norm.shift.double()
-    weight = conv.weight.double() * scale[:, None, None, None]
+    weight = conv.weight.double() * scale.view(-1, *[1] * (conv.weight.dim() - 1))
     bias = shift if conv.bias is None else conv.bias.double() * scale + shift
     return replace(conv, weight=weight.float(), bias=bias.float())
 
 
 def _norm(step: Elementwise, takers: list[Conv | Pool | GlobalPool] | None = None) -> Norm | None:
-    """All that a step without an addition does, as a norm. A mere activation needs to know the number of channels."""
+    """All that a step without an addition does, as a norm, if that is one. A mere activation needs to know the number
+    of channels."""
+    activation = step.activation if step.norm is None else both(step.norm.activation, step.activation)
+    if activation not in BOUNDS:
+        return None
+    bound = cast(Bound, activation)
     if step.norm is not None:
-        return replace(step.norm, activation=_both(step.norm.activation, step.activation))
+        return replace(step.norm, activation=bound)
     channels = {taker.weight.shape[1] * taker.groups for taker in takers or [] if isinstance(taker, Conv)}
     if len(channels) != 1:
         return None
     ones = torch.ones(channels.pop(), dtype=torch.float32, device="cpu")
-    return Norm(ones, torch.zeros_like(ones), step.activation)
+    return Norm(ones, torch.zeros_like(ones), bound)
 
 
-def _both(first: Activation, then: Activation) -> Activation:
-    """One activation after another."""
-    return "relu6" if "relu6" in (first, then) else "relu" if "relu" in (first, then) else "identity"
+def both(first: Activation, then: Activation) -> Activation | None:
+    """One activation after another; None if no single one does that."""
+    if "identity" in (first, then):
+        return then if first == "identity" else first
+    if first in BOUNDS and then in BOUNDS:
+        return "relu6" if "relu6" in (first, then) else "relu"
+    return None

@@ -13,6 +13,7 @@ from torch.nn.parameter import is_lazy
 from ...environment import refuse_missing_gpu
 from ...errors import UserError
 from ...layers.mode import check_has_modes
+from ...layers.own_padding import put_plain_
 from ...ops.fused import has_triton
 from ..calls import Slot, TorchCall, called
 from ..gpu.model import GpuModel
@@ -20,6 +21,7 @@ from ..graph import Conv, Graph, Torch
 from ..run.prepared import PreparedModel
 from .fuse import fuse
 from .low_precision import Evaluate, Progress, to_int8
+from .module_rules import rule_for
 from .trace import Untranslatable, Whole, trace
 from .translate import Translation, translate
 
@@ -95,7 +97,7 @@ def prepare(
         raise UserError("`calibration`, `evaluate` and `max_drop` are for int8; give `precision='int8'` with them")
     # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
     with torch.no_grad():
-        prepared = _prepare(_copied(unwrapped(model)))[0]
+        prepared = _prepare(put_plain_(_copied(unwrapped(model)), lambda layer: rule_for(layer) is not None))[0]
         if precision == "float32":
             return prepared
         limits = {"evaluate": evaluate, "max_drop": max_drop, "seconds": seconds, "force": force}

@@ -8,14 +8,16 @@ compute in float32, as gates do.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ...errors import UserError
 from ..graph import (
+    BOUNDS,
     Activation,
+    Bound,
     ByteConv,
     ByteMean,
     BytePool,
@@ -33,6 +35,7 @@ from ..graph import (
     Rescale,
     Step,
     Torch,
+    activated_apart,
     reading,
     values_read,
 )
@@ -84,14 +87,14 @@ def plain(graph: Graph) -> Graph:
     for step in graph.steps:
         if isinstance(step, Conv) and step.expansion is not None:
             name = f"{step.output} expanded"
-            steps.append(replace(step.expansion, output=name))
+            steps += activated_apart(replace(step.expansion, output=name))
             step = replace(step, input=name, expansion=None)
         if isinstance(step, Conv | Pool | GlobalPool) and step.before is not None and not _is_winners(step):
             name = f"{step.output} normalized"
             norm = replace(step.before, activation="identity")
             steps.append(Elementwise(step.input, name, norm, activation=step.before.activation, label=step.label))
             step = replace(step, input=name, before=None)
-        steps.append(step)
+        steps += activated_apart(step)
     return replace(graph, steps=steps)
 
 
@@ -167,8 +170,10 @@ def takes_bytes(step: Step) -> bool:
     if isinstance(step, Conv):
         terms = step.weight[0].numel()
         channels = max(len(step.weight), step.weight.shape[1] * step.groups)
-        return not _is_winners(step) and terms <= MOST_TERMS and channels <= MOST_BYTE_CHANNELS
+        return not _is_winners(step) and not step.same and terms <= MOST_TERMS and channels <= MOST_BYTE_CHANNELS
     if isinstance(step, Elementwise):
+        if step.factor is not None or step.activation not in BOUNDS:
+            return False
         return step.norm is None or step.norm.activation == "identity" or step.other is None
     return isinstance(step, Pool | GlobalPool | Concat)
 
@@ -348,7 +353,7 @@ class _Rewriting:
         if step.order is not None:
             scale, zero = scale[step.order], zero[step.order]
         shift = -zero * scale
-        activation = step.activation
+        activation = cast(Bound, step.activation)
         if step.norm is not None:
             scale, shift = scale * step.norm.scale, shift * step.norm.scale + step.norm.shift
             activation = both(step.norm.activation, activation)
@@ -373,7 +378,7 @@ class _Rewriting:
         self.note(step.output, step.output, [(result, len(scale))])
 
 
-def both(first: Activation, then: Activation) -> Activation:
+def both(first: Bound, then: Bound) -> Bound:
     """One activation after another."""
     return "relu6" if "relu6" in (first, then) else "relu" if "relu" in (first, then) else "identity"
 

@@ -31,7 +31,13 @@ from . import function_rules, module_rules
 from .builder import Builder, Grid, NotNative, Value, broadcast
 from .trace import Untranslatable, Whole
 
-ONLY_LOOKS = (Tensor.size, operator.getitem, to_planes)  # of no effect if nobody uses the result
+ONLY_LOOKS = (
+    Tensor.size,
+    operator.getitem,
+    Tensor.expand_as,
+    Tensor.unsqueeze,
+    to_planes,
+)  # of no effect if nobody uses the result
 
 
 @dataclass
@@ -70,7 +76,7 @@ class _Translator:
     def _result(self, parts: tuple[Any, ...]) -> Value:
         """The only part there is, or all of them put together as the model does."""
         if self.model.result == 0 and isinstance(parts[0], Value):
-            return parts[0]
+            return replace(parts[0], name=self._as_torch_has_it(parts[0]))
         if not (values := _leaves(parts, Value)):
             raise Untranslatable("it returns nothing that depends on the image")
         self.builder.label = "output"
@@ -99,6 +105,8 @@ class _Translator:
             self.results[node] = result = self._step(function, args, kwargs, values)
             if isinstance(result, Value) and result.rows is not None:
                 self._share_memory(result.name, result.rows)
+            while self.builder.views:
+                self._share_memory(*self.builder.views.pop())
         if in_place:
             self._rebind(node, args[0], self.results[node])
 
@@ -143,15 +151,25 @@ class _Translator:
             return replace(like, name=name, rows=None, grid=like.grid or Grid(name))
 
     def _torch(self, function: Callable[..., Any], args: Any, kwargs: Any, values: list[Value], reason: str) -> str:
-        names = list(dict.fromkeys(value.name for value in values))
+        given = {value: self._as_torch_has_it(value) for value in values}
+        names = list(dict.fromkeys(given.values()))
         slots = {name: Slot(index) for index, name in enumerate(names)}
         call = TorchCall(
             function,
-            *map_aggregate((args, kwargs), lambda leaf: slots[leaf.name] if isinstance(leaf, Value) else leaf),
+            *map_aggregate((args, kwargs), lambda leaf: slots[given[leaf]] if isinstance(leaf, Value) else leaf),
         )
         name = self.builder.add(Torch(names, "", call, reason, may_change_inputs=function in self.left))
         if function not in FRESH.values():
             self._share_memory(name, *names)
+        return name
+
+    def _as_torch_has_it(self, value: Value) -> str:
+        """The name under which torch finds a value, whose channels are last if it thinks so."""
+        if value.kind != "pixels":
+            return value.name
+        call = TorchCall(Tensor.permute, (Slot(0), 0, 2, 3, 1), {})
+        name = self.builder.add(Torch([value.name], "", call, "what reads it is left to torch"))
+        self._share_memory(name, value.name)
         return name
 
     def _share_memory(self, *names: str) -> None:
@@ -201,6 +219,8 @@ class _Translator:
             if value.name in out_of_reach and any(self.nodes[user] > self.nodes[node] for user in earlier.users):
                 raise Untranslatable("it changes a tensor in place that it still uses under another name")
             if value.name == changed.name:
+                if value.kind != changed.kind and any(self.nodes[user] > self.nodes[node] for user in earlier.users):
+                    raise Untranslatable("it changes a tensor in place that it still uses in another shape")
                 self.results[earlier] = result
 
 

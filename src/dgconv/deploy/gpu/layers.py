@@ -12,7 +12,9 @@ from torch import Tensor
 
 from ...errors import UserError
 from ...ops.geometry import pair
-from ..graph import Activation, Conv, Norm
+from ..graph import BOUNDS, Activation, Conv, Norm
+from ..run import torch_steps
+from ..run.shapes import padding_of
 from .order import heads_of, order_of
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class DynamicConv:
             raise _refusal(step, f"its window is {list(step.weight.shape[2:])}, and the kernels take 1x1 and 3x3")
         if step.stride != pair(strides_pads[0]) or step.padding != pair(strides_pads[1]):
             raise _refusal(step, "its stride or padding differs between the two directions")
-        if any(step.extra_padding) or step.dilation != (1, 1) or step.groups != 1:
+        if step.same or any(step.extra_padding) or step.dilation != (1, 1) or step.groups != 1:
             raise _refusal(step, "it has dilation, groups, or more padding on one side")
         self.label, self.activation, self.keep, self.by_head = step.label, step.activation, gate.keep, by_head
         self.heads, self.outputs = heads_of(step), step.weight.shape[0] // heads_of(step)
@@ -134,9 +136,10 @@ class StaticConv:
     def convolve(self, x: Tensor) -> Tensor:
         step = self.step
         x = normalize(x, self.norm)
-        if any(step.extra_padding):
-            x = F.pad(x, (0, step.extra_padding[1], 0, step.extra_padding[0]))
-        out = F.conv2d(x, self.weight, None, step.stride, step.padding, step.dilation, step.groups)
+        padding, extra = padding_of(step, tuple(x.shape[1:]))
+        if any(extra):
+            x = F.pad(x, (0, extra[1], 0, extra[0]))
+        out = F.conv2d(x, self.weight, None, step.stride, padding, step.dilation, step.groups)
         if self.interleaves:
             out = out.unflatten(1, (step.groups, -1)).transpose(1, 2).flatten(1, 2)
         return _channels_last(out)
@@ -169,6 +172,8 @@ def normalization(norm: Norm | None, order: Tensor, device: torch.device) -> Nor
 def activate(x: Tensor, activation: Activation | str) -> Tensor:
     if activation == "identity":
         return x
+    if activation not in BOUNDS:
+        return torch_steps.activate(x, activation)  # type: ignore[arg-type]
     return x.relu_() if activation == "relu" else x.clamp_(0, 6)
 
 

@@ -10,7 +10,24 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..calls import called
-from ..graph import Concat, Conv, Elementwise, GlobalPool, Graph, Linear, Pool, Step, Torch, values_read
+from ..graph import (
+    Concat,
+    Conv,
+    Elementwise,
+    GlobalPool,
+    Graph,
+    LayerNorm,
+    Linear,
+    Pad,
+    Pool,
+    Resize,
+    Slice,
+    Step,
+    Torch,
+    activated_apart,
+    values_read,
+)
+from ..run import torch_steps
 from .layers import (
     MASKED,
     DynamicConv,
@@ -122,6 +139,13 @@ class GpuModel(nn.Module):
                 order = order_of(step.weight.shape[1], self.heads[step.input])
                 bias = None if step.bias is None else step.bias.to(device, dtype)
                 return step.weight[:, order].to(device, dtype), bias
+            case LayerNorm() | Resize() | Pad() | Slice():
+                self._channels[step.output] = (
+                    step.count if isinstance(step, Slice) else self._channels.get(step.input, 0)
+                )
+                if isinstance(step, LayerNorm):
+                    return replace(step, scale=step.scale.to(device, dtype), shift=step.shift.to(device, dtype))
+                return step
             case Concat():
                 self._channels[step.output] = sum(self._channels.get(name, 0) for name in step.inputs)
                 return None
@@ -187,11 +211,17 @@ class GpuModel(nn.Module):
                     pooled = normalize(x, layer).mean((2, 3), dtype=torch.float32)
                 values[step.output] = pooled.to(self.dtype)
             case Linear():
-                values[step.output] = F.linear(values[step.input], *layer)
+                values[step.output] = activate(F.linear(values[step.input], *layer), step.activation)
             case Elementwise():
                 x = values[step.input] if step.order is None else values[step.input][:, step.order]
                 x = normalize(x, layer) if layer else x.clone()
+                if step.factor is not None:
+                    x = x * values[step.factor].view(*x.shape[:2], *[1] * (x.dim() - 2))
                 values[step.output] = activate(x if step.other is None else x.add_(values[step.other]), step.activation)
+            case LayerNorm() | Resize() | Pad() | Slice():
+                y = torch_steps.run_step(layer or step, values)
+                is_planes = y.dim() == 4
+                values[step.output] = y.contiguous(memory_format=torch.channels_last) if is_planes else y.contiguous()
             case Concat():
                 joined = torch.cat([values[name] for name in step.inputs], 1)
                 values[step.output] = joined
@@ -210,10 +240,10 @@ def _split(steps: list[Step]) -> Iterator[Step]:
     """Pairs of convolutions that are one step on the CPU are two again."""
     for step in steps:
         if isinstance(step, Conv) and step.expansion is not None:
-            yield step.expansion
-            yield replace(step, input=step.expansion.output, expansion=None)
+            yield from activated_apart(step.expansion)
+            yield from activated_apart(replace(step, input=step.expansion.output, expansion=None))
         else:
-            yield step
+            yield from activated_apart(step)
 
 
 def _pools_after(steps: list[Step], reads: list[str], output: str) -> set[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..graph import Concat, Graph, byte_values, values_read
+from ..graph import Concat, Graph, Slice, byte_values, values_read
 from .memory import aligned
 from .shapes import Shape, as_planes
 
@@ -51,8 +51,13 @@ def find_homes(graph: Graph, shapes: dict[str, Shape]) -> dict[str, Home]:
         for part, place in concat_places(step, homes, shapes):
             homes.setdefault(part, place)
     for step in graph.steps:
-        homes.setdefault(step.output, Home(step.output))
+        homes.setdefault(step.output, slice_place(step, homes) if isinstance(step, Slice) else Home(step.output))
     return homes
+
+
+def slice_place(step: Slice, homes: dict[str, Home]) -> Home:
+    """Where the channels of a slice lie in what it is a part of."""
+    return Home(homes[step.input].buffer, homes[step.input].channel + step.first)
 
 
 def concat_places(step: Concat, homes: dict[str, Home], shapes: dict[str, Shape]) -> list[tuple[str, Home]]:

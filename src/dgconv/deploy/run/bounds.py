@@ -15,7 +15,7 @@ from ...errors import UserError
 from ..calls import Slot, Together, TorchCall
 from ..graph import ByteConv, BytePool, Concat, Conv, Graph, Pool, Quantize, Rescale, Step, Torch, values_read
 from .budget import BUDGET, VARIABLE, shown
-from .shapes import Shape, as_planes, output_shape
+from .shapes import Shape, as_planes, output_shape, padding_of
 
 LEAST_PIXELS = 1 << 20  # that a value may always have
 MOST_TIMES_PIXELS = 64  # how often it may have those of the image
@@ -104,7 +104,7 @@ def _copied(conv: Conv | ByteConv, shapes: dict[str, Shape]) -> int:
     """Floats of an image with its padding, as torch may copy it."""
     first = (conv.expansion if isinstance(conv, Conv) else None) or conv
     channels, height, width = as_planes(shapes[conv.input])
-    down, right = (2 * pad + extra for pad, extra in zip(first.padding, first.extra_padding, strict=True))
+    down, right = (2 * pad + extra for pad, extra in zip(*padding_of(first, shapes[conv.input]), strict=True))
     return channels * (height + down) * (width + right)
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 from ...ops.layout import is_channels_last
 from ..graph import Conv, Graph, Step, values_read
 
-LARGEST_DEPTHWISE = 25  # taps of the largest kernel that the native depthwise convolution is made for
+LARGEST_DEPTHWISE = 25  # taps of the largest kernel of any form that torch is not faster at
 LARGEST_IN_A_BRANCH = 49  # of those that it does not do too badly
+LARGEST_MADE_FOR = (7, 7)  # what the native depthwise convolution is made for, beside smaller ones
 
 
 def slower(step: Step, in_a_branch: bool = False) -> str | None:
@@ -18,7 +19,12 @@ def slower(step: Step, in_a_branch: bool = False) -> str | None:
     In a branch, see :func:`in_branches`, it would cut what runs beside it, too, into programs of a few steps.
     """
     largest = LARGEST_IN_A_BRANCH if in_a_branch else LARGEST_DEPTHWISE
-    if isinstance(step, Conv) and _is_depthwise(step) and step.weight[0, 0].numel() > largest:
+    if not isinstance(step, Conv) or not _is_depthwise(step):
+        return None
+    is_made_for = (
+        step.weight.shape[2:] == LARGEST_MADE_FOR and step.dilation == (1, 1) and step.stride[0] == step.stride[1] <= 2
+    )
+    if step.weight[0, 0].numel() > largest and not is_made_for:
         return "torch is faster at large depthwise kernels"
     return None
 

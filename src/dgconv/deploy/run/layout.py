@@ -10,19 +10,20 @@ from torch import Tensor
 from ...errors import UserError
 from ...ops import structs
 from ...ops.native import library
-from ..graph import ByteConv, Concat, Conv, Graph, Step, byte_values, values_read
-from .arena import Buffer, Home, assign_offsets, concat_places, find_homes, value_buffers
+from ..graph import ByteConv, Concat, Conv, Graph, Resize, Slice, Step, byte_values
+from .arena import Buffer, Home, assign_offsets, concat_places, find_homes, slice_place, value_buffers
 from .budget import BUDGET
 from .byte_packing import VECTOR
 from .company import Company
 from .memory import aligned
 from .packed import sound_size
 from .packing import PackedStep
-from .shapes import Shape, as_planes, convolved_shape, value_shapes
+from .shapes import Shape, as_planes, convolved_shape, padding_of, value_shapes
 
 CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed
 MOST_FLOATS = 2**31 - 1  # of a value for all images of one run: kernels count with 32 bits
 BYTES_OF_STEP = 4096  # of a layout, beside what the step itself takes: about what Python's part of it does
+ROLES = {"output": "output", "input": "input", "residual": "other", "other": "other", "factor": "factor"}  # of values
 
 
 @dataclass
@@ -187,13 +188,26 @@ class Layout:
                 result += [self._copy(part, place) for part, place in places if self._homes[part] != place]
                 labels += [step.label] * (len(result) - len(labels))
                 continue
+            if isinstance(step, Slice):
+                place = slice_place(step, self._homes)
+                if self._homes[step.output] != place:
+                    shape = self._shapes[step.output]
+                    result.append(self._copied(self._view_at(place, shape), self._view(step.output)))
+                    labels.append(step.label)
+                continue
             native = structs.Step.from_buffer_copy(packed.native)
             regions_end += len(packed.regions)
             native.regions_end = regions_end
             self._place_values(native, step)
-            if isinstance(step, Conv) and step.expansion is not None:
-                shape = convolved_shape(step.expansion, self._shapes[step.input])
-                native.other = structs.View(0, 0, structs.NOWHERE, *shape)
+            if isinstance(step, Resize):
+                native.resize.ratio_h, native.resize.ratio_w = self._ratios(step)
+            if isinstance(step, Conv):
+                shape = self._shapes[step.input]
+                if step.expansion is not None:
+                    native.expansion.pad_top, native.expansion.pad_left = padding_of(step.expansion, shape)[0]
+                    shape = convolved_shape(step.expansion, shape)
+                    native.other = structs.View(0, 0, structs.NOWHERE, *shape)
+                native.conv.pad_top, native.conv.pad_left = padding_of(step, shape)[0]
             if isinstance(step, Conv) and step.output in self._sums:
                 native.output_sums = self._sums[step.output].buffer.offset
             if isinstance(step, Conv) and step.picks is not None:
@@ -218,11 +232,22 @@ class Layout:
         return result, labels
 
     def _place_values(self, native: structs.Step, step: Step) -> None:
-        for role, value in zip(("output", "input", "other"), [step.output, *values_read(step)], strict=False):
+        for field, role in ROLES.items():
+            if (value := getattr(step, field, None)) is None:
+                continue
             if value in self._are_bytes:
                 setattr(native, f"byte_{role}", self._byte_view_at(self._homes[value], self._shapes[value]))
             else:
                 setattr(native, role, self._view(value))
+
+    def _ratios(self, step: Resize) -> tuple[float, float]:
+        """How far rows and columns of the result lie apart in the input, as torch counts it."""
+        sizes = zip(self._shapes[step.input][1:], self._shapes[step.output][1:], step.scale or (0.0, 0.0), strict=True)
+        if step.kind == "bilinear" and step.aligns_corners:
+            down, right = ((size - 1) / (result - 1) if result > 1 else 0.0 for size, result, _ in sizes)
+        else:
+            down, right = (1 / scale if scale else size / result for size, result, scale in sizes)
+        return down, right
 
     def _fixed_selection(self, picks: list[list[int]], channels: int) -> structs.Selection:
         """The same for every image, as a gate would lay it out: channels [B, H, C], counts [B, H]; no gates."""
@@ -237,8 +262,11 @@ class Layout:
         """An elementwise step that does nothing to the values."""
         if value in self._are_bytes:
             return self._copy_bytes(value, place)
-        view = self._view(value)
-        return structs.Step(kind=structs.ELEMENTWISE, input=view, output=self._view_at(place, self._shapes[value]))
+        return self._copied(self._view(value), self._view_at(place, self._shapes[value]))
+
+    @staticmethod
+    def _copied(source: structs.View, target: structs.View) -> structs.Step:
+        return structs.Step(kind=structs.ELEMENTWISE, input=source, output=target)
 
     def _copy_bytes(self, value: str, place: Home) -> structs.Step:
         shape = self._shapes[value]

@@ -7,7 +7,22 @@ import torch
 from ...errors import UserError
 from ...ops import native, structs
 from ...ops.native import library
-from ..graph import BYTE_STEPS, Concat, Conv, Elementwise, GlobalPool, Linear, Norm, Pool, Step, Torch
+from ..graph import (
+    BYTE_STEPS,
+    Concat,
+    Conv,
+    Elementwise,
+    GlobalPool,
+    LayerNorm,
+    Linear,
+    Norm,
+    Pad,
+    Pool,
+    Resize,
+    Slice,
+    Step,
+    Torch,
+)
 from ..rules import problem
 from .byte_packing import pack_bytes
 from .channel_order import Order
@@ -76,6 +91,7 @@ class PackedStep(NativeStep):
             case Linear():
                 self.native.kind = structs.LINEAR
                 self.native.weight, self.native.bias = self.address(step.weight), self.address(step.bias)
+                self.native.activation = structs.ACTIVATIONS[step.activation]
             case Elementwise():
                 self.native.kind = structs.ELEMENTWISE
                 self.native.before = self._norm(step.norm)
@@ -83,7 +99,17 @@ class PackedStep(NativeStep):
                 if step.order is not None:
                     order = torch.tensor(step.order, dtype=torch.int32, device="cpu")
                     self.native.order = self.integers(order)
-            case Concat():
+            case LayerNorm():
+                self.native.kind = structs.LAYER_NORM
+                self.native.before = self._norm(Norm(step.scale, step.shift))
+                self.native.epsilon = step.epsilon
+            case Resize():
+                self.native.kind = structs.RESIZE  # by how much, the plan knows
+                self.native.resize = structs.Resize(step.kind == "bilinear", step.aligns_corners)
+            case Pad():
+                self.native.kind = structs.PAD
+                self.native.window = structs.Window(pad_top=step.padding[0], pad_left=step.padding[1])
+            case Concat() | Slice():
                 pass  # parts that are not in place yet are copied; the plan knows which
 
     def _pack_conv(self, step: Conv) -> None:

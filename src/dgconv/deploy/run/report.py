@@ -146,6 +146,10 @@ WORDS = {
     "Elementwise": "norm, addition or activation",
     "Rescale": "norm, addition or activation",
     "Concat": "concatenation",
+    "LayerNorm": "norm of each pixel",
+    "Resize": "resampling",
+    "Pad": "padding",
+    "Slice": "some of the channels",
     "Quantize": "floats to bytes",
     "Dequantize": "bytes to floats",
 }

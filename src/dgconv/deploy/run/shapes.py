@@ -1,7 +1,9 @@
 """The shape of every value of a graph, for one input shape."""
 
+import math
+
 from ...errors import UserError
-from ...ops.geometry import Pair
+from ...ops.geometry import Pair, same_padding
 from ..graph import (
     ByteConv,
     ByteMean,
@@ -11,15 +13,20 @@ from ..graph import (
     Elementwise,
     GlobalPool,
     Graph,
+    LayerNorm,
     Linear,
+    Pad,
     Pool,
     Quantize,
     Rescale,
+    Resize,
+    Slice,
     Step,
     Torch,
     values_read,
 )
 
+NEEDS_PLANES = (Conv, Pool, GlobalPool, Resize, Pad, ByteConv, BytePool, ByteMean, Quantize, Rescale)
 Shape = tuple[int, ...]  # of one image: planes (channels, height, width), or a row (features,)
 
 
@@ -47,7 +54,7 @@ def input_channels(step: Step) -> int | None:
             return first.weight.shape[1] * first.groups
         case ByteConv():
             return step.weight.shape[1] * step.groups
-        case Rescale():
+        case Rescale() | LayerNorm():
             return len(step.scale)
         case Linear():
             return step.weight.shape[1]
@@ -57,9 +64,18 @@ def input_channels(step: Step) -> int | None:
     return None if norm is None else len(norm.scale)
 
 
+def padding_of(conv: Conv | ByteConv, shape: Shape) -> tuple[Pair, Pair]:
+    """Padding, and more at the bottom and right."""
+    if isinstance(conv, Conv) and conv.same:
+        kernel = (conv.weight.shape[2], conv.weight.shape[3])
+        return same_padding((shape[1], shape[2]), kernel, conv.stride, conv.dilation)
+    return conv.padding, conv.extra_padding
+
+
 def convolved_shape(conv: Conv | ByteConv, shape: Shape) -> Shape:
     """The shape that the convolution itself makes of planes, without the one that may come first."""
-    padding = (2 * conv.padding[0] + conv.extra_padding[0], 2 * conv.padding[1] + conv.extra_padding[1])
+    first, extra = padding_of(conv, shape)
+    padding = (2 * first[0] + extra[0], 2 * first[1] + extra[1])
     kernel = (conv.weight.shape[2], conv.weight.shape[3])
     return (conv.weight.shape[0], *_window(shape, kernel, conv.stride, padding, conv.dilation))
 
@@ -85,6 +101,17 @@ def output_shape(step: Step, shapes: dict[str, Shape]) -> Shape:
             return shape[:1]
         case Linear():
             return (step.weight.shape[0],)
+        case Resize():
+            return (shape[0], *_resized(step, shape, shapes))
+        case Pad():
+            ends = zip(shape[1:], step.padding, step.end_padding, strict=True)
+            return (shape[0], *(size + first + last for size, first, last in ends))
+        case Slice():
+            if step.first + step.count > shape[0]:
+                raise UserError(f"{step.input!r} has {shape[0]} channels; {step.first + step.count} are asked for")
+            return (step.count, *shape[1:])
+        case Elementwise() if step.factor is not None and shapes[step.factor] != shape[:1]:
+            raise UserError(f"{step.factor!r} must be [batch, {shape[0]}], got {['batch', *shapes[step.factor]]}")
     return _same(shape, getattr(step, "other", None), shapes)  # Elementwise and the like
 
 
@@ -92,7 +119,7 @@ def _checked_input(step: Step, shapes: dict[str, Shape]) -> Shape:
     value, channels = values_read(step)[0], input_channels(step)
     shape = shapes[value]
     wants_rows = isinstance(step, Linear)
-    wants_planes = isinstance(step, Conv | Pool | GlobalPool | ByteConv | BytePool | ByteMean | Quantize | Rescale)
+    wants_planes = isinstance(step, NEEDS_PLANES)
     if (wants_rows and len(shape) != 1) or (wants_planes and len(shape) != 3):
         expected = "[batch, features]" if wants_rows else "[batch, channels, height, width]"
         raise UserError(f"{value!r} must be {expected}, got {['batch', *shape]}")
@@ -113,6 +140,23 @@ def _window(shape: Shape, kernel: Pair, stride: Pair, padding: Pair, dilation: P
             )
         sizes.append((size + pad - reach) // step + 1)
     return sizes[0], sizes[1]
+
+
+def _resized(step: Resize, shape: Shape, shapes: dict[str, Shape]) -> Pair:
+    if min(shape[1:]) < 1:
+        raise UserError(f"{step.input!r} has no pixels that could be resized")
+    if step.like is not None:
+        height, width = as_planes(shapes[step.like])[1:]
+        return height, width
+    if step.scale is not None:
+        height, width = (math.floor(size * scale) for size, scale in zip(shape[1:], step.scale, strict=True))
+        if min(height, width) < 1:
+            raise UserError(
+                f"the image is too small: nothing is left of {shape[1]} x {shape[2]} pixels. Use larger images"
+            )
+        return height, width
+    assert step.size is not None
+    return step.size
 
 
 def _same(shape: Shape, other: str | None, shapes: dict[str, Shape]) -> Shape:

@@ -1,5 +1,7 @@
 """Every step with torch: what it means, what the native ones are tested against, and what runs without a compiler."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +19,18 @@ from ..graph import (
     GateSpec,
     GlobalPool,
     Graph,
+    LayerNorm,
     Linear,
     Norm,
+    Pad,
     Pool,
+    Resize,
+    Slice,
     Step,
     Torch,
 )
 from . import integer_steps
+from .shapes import padding_of
 
 
 def run(graph: Graph, x: Tensor) -> Tensor:
@@ -51,17 +58,50 @@ def run_step(step: Step, values: dict[str, Any]) -> Any:
         case GlobalPool():
             return normalize(values[step.input], step.before).mean((2, 3))
         case Linear():
-            return F.linear(values[step.input], step.weight, step.bias)
+            return activate(F.linear(values[step.input], step.weight, step.bias), step.activation)
         case Elementwise():
             x = values[step.input] if step.order is None else values[step.input][:, step.order]
             x = normalize(x, step.norm)
+            if step.factor is not None:
+                x = x * values[step.factor].view(*x.shape[:2], *[1] * (x.dim() - 2))
             return activate(x if step.other is None else x + values[step.other], step.activation)
+        case LayerNorm():
+            pixels = values[step.input].movedim(1, -1)
+            result = F.layer_norm(pixels, step.scale.shape, step.scale, step.shift, step.epsilon)
+            return result.movedim(-1, 1).contiguous()
+        case Resize():
+            return resize(step, values[step.input], None if step.like is None else values[step.like])
+        case Pad():
+            (top, left), (bottom, right) = step.padding, step.end_padding
+            return F.pad(values[step.input], (left, right, top, bottom))
+        case Slice():
+            return values[step.input][:, step.first : step.first + step.count]
         case Concat():
             return torch.cat([values[name] for name in step.inputs], 1)
 
 
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda x: x,
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "silu": F.silu,
+    "hard_swish": F.hardswish,
+    "hard_sigmoid": F.hardsigmoid,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
 def activate(x: Tensor, activation: Activation) -> Tensor:
-    return {"identity": lambda x: x, "relu": F.relu, "relu6": F.relu6}[activation](x)
+    return ACTIVATIONS[activation](x)
+
+
+def resize(step: Resize, x: Tensor, like: Tensor | None) -> Tensor:
+    size = step.size if like is None else (*like.shape[2:], 1, 1)[:2]  # a row is one pixel
+    corners = step.aligns_corners if step.kind == "bilinear" else None
+    return F.interpolate(x, size, step.scale, step.kind, corners)
 
 
 def normalize(x: Tensor, norm: Norm | None) -> Tensor:
@@ -141,9 +181,10 @@ def _dynamic_conv(step: Conv, x: Tensor, saliency: Tensor, kept: Tensor) -> Tens
 
 
 def _convolve(step: Conv, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
-    if any(step.extra_padding):
-        x = F.pad(x, (0, step.extra_padding[1], 0, step.extra_padding[0]))
-    return F.conv2d(x, weight, bias, step.stride, step.padding, step.dilation, groups)
+    padding, extra = padding_of(step, x.shape[1:])
+    if any(extra):
+        x = F.pad(x, (0, extra[1], 0, extra[0]))
+    return F.conv2d(x, weight, bias, step.stride, padding, step.dilation, groups)
 
 
 def _interleave(x: Tensor, groups: int) -> Tensor:

@@ -33,7 +33,8 @@ struct Size {
 
 bool is_within(int64_t value, int64_t least, int64_t most) { return least <= value && value <= most; }
 
-bool is_activation(int32_t activation) { return is_within(activation, IDENTITY, RELU6); }
+bool is_activation(int32_t activation) { return is_within(activation, IDENTITY, GELU_TANH); }
+bool may_follow_norm(int32_t activation) { return is_within(activation, IDENTITY, RELU6); }
 
 bool is_one_direction(int64_t kernel, int64_t stride, int64_t pad, int64_t dilation) {
     return is_within(kernel, 1, MOST_REACH) && is_within(stride, 1, MOST_STRIDE) && is_within(pad, 0, MOST_REACH) &&
@@ -98,7 +99,7 @@ bool is_same_shape(const View& a, const View& b) {
 bool is_row(const View& view) { return view.height == 1 && view.width == 1; }
 
 bool has_both_or_none(const float* scale, const float* shift, int32_t activation) {
-    return !scale == !shift && is_activation(activation);
+    return !scale == !shift && may_follow_norm(activation);
 }
 
 bool is_sound(const Window& window) {
@@ -168,6 +169,10 @@ class Check {
         if (step.output.place == INPUT) return PLACE;
         if (overlap(step.input, step.output) || (has_other && overlap(step.other, step.output))) return OVERLAP;
         if (has_other && !is_same_shape(step.other, step.output)) return SHAPES;
+        if (step.kind == ELEMENTWISE && step.factor.place != NOWHERE) {
+            if (!is_in_place(step.factor) || overlap(step.factor, step.output)) return PLACE;
+            if (!is_row(step.factor) || step.factor.channels != step.output.channels) return SHAPES;
+        }
         if (!has_both_or_none(step.before.scale, step.before.shift, step.before.activation)) return POINTER;
         if (const Reason reason = by_kind(step)) return reason;
         const int64_t scratch = dgconv_scratch_floats(&step);
@@ -312,7 +317,17 @@ class Check {
                 return x.channels == y.channels && is_row(y) ? SOUND : SHAPES;
             case LINEAR:
                 if (!is_row(x) || !is_row(y)) return SHAPES;
+                if (!is_activation(step.activation)) return KIND;
                 return step.weight || !floats_of(y) ? SOUND : POINTER;
+            case LAYER_NORM:
+                return !is_same_shape(x, y) || !x.channels ? SHAPES : step.before.scale ? SOUND : POINTER;
+            case RESIZE:
+                return x.channels == y.channels && floats_of(x) && floats_of(y) ? SOUND : SHAPES;
+            case PAD: {
+                const int64_t top = step.window.pad_top, left = step.window.pad_left;
+                const bool fits = x.channels == y.channels && top + x.height <= y.height && left + x.width <= y.width;
+                return fits ? SOUND : SHAPES;
+            }
         }
         if (!is_same_shape(x, y)) return SHAPES;
         for (int32_t channel = 0; step.order && channel < y.channels; ++channel) {
@@ -390,7 +405,9 @@ bool is_sound(const Conv& conv) {
     if (conv.beta && conv.groups != 1) return false;
     if (!is_one_direction(conv.kernel_h, conv.stride_h, conv.pad_top, conv.dilation_h)) return false;
     if (!is_one_direction(conv.kernel_w, conv.stride_w, conv.pad_left, conv.dilation_w)) return false;
-    if (!is_activation(conv.activation) || !is_activation(conv.in_activation)) return false;
+    // Winners may be written by another item than the one that finishes their block.
+    if (!is_activation(conv.activation) || (conv.beta && !may_follow_norm(conv.activation))) return false;
+    if (!may_follow_norm(conv.in_activation)) return false;
     const int64_t inputs = conv.dynamic ? conv.in_channels : conv.in_channels / conv.groups;
     const Size terms = Size(inputs) * conv.kernel_h * conv.kernel_w;
     // Of a kernel of 3x3, Winograd's method makes one of 6x6; a few outputs may become a whole vector of them.
@@ -422,7 +439,7 @@ bool is_sound(const Gate& gate, int64_t batch) {
 
 bool has_sound_sizes(const Step& step) {
     const View &x = step.input, &y = step.output;
-    if (!is_shape(x) || !is_shape(y) || !is_shape(step.other)) return false;
+    if (!is_shape(x) || !is_shape(y) || !is_shape(step.other) || !is_shape(step.factor)) return false;
     const ByteView &from = step.byte_input, &to = step.byte_output;
     if (!is_shape(from) || !is_shape(to) || !is_shape(step.byte_other)) return false;
     switch (step.kind) {
@@ -434,6 +451,8 @@ bool has_sound_sizes(const Step& step) {
         case POOL:
             return is_sound(step.window) &&
                    (Size(y.width) * step.window.stride_w + step.window.kernel_w).is_at_most(MOST_FLOATS);
+        case PAD:
+            return is_within(step.window.pad_top, 0, MOST_REACH) && is_within(step.window.pad_left, 0, MOST_REACH);
         case EXPAND:
             return is_sound(step.expansion) && is_sound(step.conv) && has_sound_scratch(step.expansion, x, step.other) &&
                    has_sound_scratch(step.conv, step.other, y);

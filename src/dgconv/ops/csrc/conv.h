@@ -62,6 +62,7 @@ inline void conv(const Conv& conv, const Selection* selection, const Winners* wi
             const ChosenOutputs chosen(conv, plan, item, winners, output);
             with_winograd_tiles(conv, plan, x.width, y.width,
                                 [&](const auto& form) { form.run(item, x, chosen, scratch, is_first); });
+            output.finish();
         } else if (plan.form == TILE_LANES) {
             const auto output_of = [&](const Item& head) { return Output(conv, plan, head, y, residual, pooled); };
             with_winograd_tiles(conv, plan, x.width, y.width, [&](const auto& form) {
@@ -69,10 +70,13 @@ inline void conv(const Conv& conv, const Selection* selection, const Winners* wi
             });
         } else if (plan.form != WINOGRAD) {
             Direct(conv, plan, item, x, y.width, output, scratch, ahead).run(is_first);
+            output.finish();
         } else if (plan.tile == 4) {
             Winograd<4>(conv, plan, y.width).run(item, x, output, scratch, is_first);
+            output.finish();
         } else {
             Winograd<2>(conv, plan, y.width).run(item, x, output, scratch, is_first);
+            output.finish();
         }
     }
 }

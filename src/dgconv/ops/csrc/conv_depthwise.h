@@ -1,4 +1,4 @@
-// Depthwise convolution, 3x3 or 5x5 with stride 1 or 2: each channel has one kernel of its own. Channels are in the
+// Depthwise convolution, 3x3, 5x5 or 7x7 with stride 1 or 2: each channel has one kernel of its own. Channels are in the
 // lanes, so that planes of any width fill the vectors: the rows that an item reads are turned that way first.
 #pragma once
 
@@ -96,7 +96,9 @@ class Depthwise {
             item.first_row = item.chunk * plan.rows;
             item.rows = smaller(plan.rows, y.height - item.first_row);
             make_rows(item, ahead);
-            convolve(item, Output(conv, plan, item, y, residual, pooled));
+            const Output output(conv, plan, item, y, residual, pooled);
+            convolve(item, output);
+            output.finish();
         }
     }
 
@@ -189,11 +191,14 @@ void column_tile(const ColumnFactors& f, const float* x, int pixel) {
     f.output.store_transposed(acc, f.outputs, pixel, PIXELS);
 }
 
+constexpr int MOST_FOR_TWO_ROWS = 5;  // of a larger kernel, weights of two rows leave no registers for the rest
+
 typedef void (*ColumnTile)(const ColumnFactors&, const float*, int);
 template <int KERNEL, int STRIDE, size_t... size>
 ColumnTile column_tile_of(int rows, int columns, std::index_sequence<size...>) {
-    static constexpr ColumnTile one[] = {column_tile<KERNEL, STRIDE, 1, size + 1>...},
-                                two[] = {column_tile<KERNEL, STRIDE, 2, size / 2 + 1>...};
+    static constexpr ColumnTile one[] = {column_tile<KERNEL, STRIDE, 1, size + 1>...};
+    if constexpr (KERNEL > MOST_FOR_TWO_ROWS) return one[columns - 1];
+    static constexpr ColumnTile two[] = {column_tile<KERNEL, STRIDE, 2, size / 2 + 1>...};
     return rows == 1 ? one[columns - 1] : two[2 * (columns - 1)];
 }
 INLINE ColumnTile column_tile_of(const Conv& conv, int rows, int columns) {
@@ -201,6 +206,8 @@ INLINE ColumnTile column_tile_of(const Conv& conv, int rows, int columns) {
     const bool is_dense = conv.stride_h == 1;
     if (conv.kernel_h == 3 && is_dense) return column_tile_of<3, 1>(rows, columns, sizes);
     if (conv.kernel_h == 3) return column_tile_of<3, 2>(rows, columns, sizes);
+    if (conv.kernel_h == 7 && is_dense) return column_tile_of<7, 1>(rows, columns, sizes);
+    if (conv.kernel_h == 7) return column_tile_of<7, 2>(rows, columns, sizes);
     return is_dense ? column_tile_of<5, 1>(rows, columns, sizes) : column_tile_of<5, 2>(rows, columns, sizes);
 }
 
@@ -210,7 +217,8 @@ void Depthwise<Rows>::convolve(const Item& item, const Output& output) const {
     store(bias, load_channels(conv.bias, item));
     const ColumnFactors f{int64_t(columns) * WIDTH, conv.weight + int64_t(item.group) * plan.taps, bias,
                           bounds_of(conv.activation), output, item.outputs, total};
-    const int tiles = divide_up(out_w, WIDTH), most_rows = 2 * out_w <= WIDTH ? 2 : 1;
+    const int tiles = divide_up(out_w, WIDTH);
+    const int most_rows = 2 * out_w <= WIDTH && conv.kernel_h <= MOST_FOR_TWO_ROWS ? 2 : 1;
     for (int row = 0, count; row < item.rows; row += count) {
         count = smaller(most_rows, item.rows - row);
         for (int tile = 0; tile < tiles; ++tile) {

@@ -1,11 +1,12 @@
 // The end of every convolution: bias, residual, activation, storing, and sums for the pooling that may follow.
 #pragma once
 
+#include "activation.h"
 #include "conv_plan.h"
 
 namespace dgconv::DGCONV_ISA {
 
-// Any activation is a pair of bounds; NaN passes both.
+// What is a pair of bounds is put on as results are stored, any other activation once the item is; NaN passes both.
 struct Bounds {
     float low, high;
 
@@ -16,7 +17,8 @@ struct Bounds {
 };
 
 INLINE Bounds bounds_of(int32_t activation) {
-    return {activation == IDENTITY ? -__builtin_inff() : 0, activation == RELU6 ? 6 : __builtin_inff()};
+    const bool has_least = activation == RELU || activation == RELU6;
+    return {has_least ? 0 : -__builtin_inff(), activation == RELU6 ? 6 : __builtin_inff()};
 }
 
 // Where the results of one output of an item go.
@@ -47,7 +49,8 @@ struct PlaneOutput {
 class Output {
   public:
     Output(const Conv& conv, const Plan& plan, const Item& item, const Planes& y, const Planes* residual, float* pooled)
-        : bias(conv.bias), bounds(bounds_of(conv.activation)), plane(int64_t(y.height) * y.width) {
+        : bias(conv.bias), bounds(bounds_of(conv.activation)), plane(int64_t(y.height) * y.width),
+          activation(conv.activation), outputs(item.outputs), pixels(item.rows * y.width) {
         step = plan.step;
         first = first_output_of(plan, item.group) + item.first_output * step;
         const int64_t start = int64_t(item.first_row) * y.width;
@@ -55,6 +58,17 @@ class Output {
         add = residual ? residual->data + item.image * residual->image_stride + start : nullptr;
         sums = pooled ? pooled + int64_t(item.image) * conv.out_channels * plan.chunks + item.chunk : nullptr;
         parts = plan.chunks;
+        if (!is_bounds(activation)) late_sums = sums, sums = nullptr;
+    }
+
+    // Comes last, when all is written: an activation that is no pair of bounds, and then the sums.
+    void finish() const {
+        if (is_bounds(activation)) return;
+        for (int output = 0; output < outputs; ++output) {
+            const int64_t channel = first + output * step;
+            const Vec total = activate_all(to + channel * plane, pixels, activation);
+            if (late_sums) late_sums[channel * parts] = sum_lanes(total);
+        }
     }
 
     bool wants_sums() const { return sums; }
@@ -164,8 +178,9 @@ class Output {
     const float* bias;
     Bounds bounds;
     int64_t plane;
-    int step, first, parts;
-    float *to, *sums;
+    int32_t activation;
+    int outputs, pixels, step, first, parts;
+    float *to, *sums, *late_sums = nullptr;
     const float* add;
 };
 

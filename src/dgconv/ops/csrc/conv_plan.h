@@ -61,7 +61,7 @@ inline bool suits_winograd(const Conv& conv, const Plan& plan, bool has_tile_lan
 // If the channels fill at least half a vector.
 inline bool suits_depthwise(const Conv& conv, const Plan& plan) {
     return !conv.dynamic && plan.inputs == 1 && plan.outputs == 1 && 2 * conv.groups >= WIDTH &&
-           conv.kernel_h == conv.kernel_w && (conv.kernel_h == 3 || conv.kernel_h == 5) &&
+           conv.kernel_h == conv.kernel_w && (conv.kernel_h == 3 || conv.kernel_h == 5 || conv.kernel_h == 7) &&
            conv.stride_h == conv.stride_w && conv.stride_h <= 2 && conv.dilation_h == 1 && conv.dilation_w == 1;
 }
 

@@ -84,6 +84,7 @@ struct WinogradTiles {
             const float* gates = selection.gates ? selection.gates + entry * conv.in_channels : nullptr;
             const Output output = output_of(own);
             multiply(kept, gates, own, ChosenOutputs(conv, plan, own, nullptr, output), scratch);
+            output.finish();
         }
     }
 

@@ -83,12 +83,14 @@ class ExpandRows {
         RowPlace place{to, width, width, pitch - int64_t(width) * WIDTH};
         if (is_pointwise(conv)) {
             make_pixels(f, x.data + item.image * x.image_stride + int64_t(first_row) * width, rows * width, place);
-            return;
+        } else {
+            copy_rows(item, first_row, rows);
+            for (int row = 0; row < rows; ++row) {
+                make_pixels(f, copy + int64_t(row) * conv.stride_h * padded.pitch, width, place);
+            }
         }
-        copy_rows(item, first_row, rows);
-        for (int row = 0; row < rows; ++row) {
-            make_pixels(f, copy + int64_t(row) * conv.stride_h * padded.pitch, width, place);
-        }
+        if (is_bounds(conv.activation)) return;
+        for (int row = 0; row < rows; ++row) activate_all(to + row * pitch, int64_t(width) * WIDTH, conv.activation);
     }
 
   private:

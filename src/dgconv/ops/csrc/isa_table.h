@@ -9,7 +9,9 @@
 #include "conv.h"
 #include "gate.h"
 #include "elementwise.h"
+#include "layer_norm.h"
 #include "pool.h"
+#include "resize.h"
 
 #define DGCONV_JOIN_(a, b) a##b
 #define DGCONV_JOIN(a, b) DGCONV_JOIN_(a, b)
@@ -37,6 +39,10 @@ extern const Kernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::pool,
     DGCONV_ISA::elementwise,
     DGCONV_ISA::linear,
+    DGCONV_ISA::layer_norm,
+    DGCONV_ISA::resize_scratch_floats,
+    DGCONV_ISA::resize,
+    DGCONV_ISA::pad,
 };
 
 }  // namespace dgconv

@@ -16,7 +16,11 @@ struct Planes {
     int32_t channels, height, width;
 };
 
-enum Activation : int32_t { IDENTITY = 0, RELU = 1, RELU6 = 2 };
+// The first three are pairs of bounds, and alone may follow a norm. GELU_TANH is GELU by its approximation with tanh.
+enum Activation : int32_t {
+    IDENTITY = 0, RELU = 1, RELU6 = 2,
+    SILU = 3, HARD_SWISH = 4, HARD_SIGMOID = 5, SIGMOID = 6, TANH = 7, GELU = 8, GELU_TANH = 9
+};
 
 // A convolution: y = act(conv(pre(x)) + bias + residual), pre(x) = in_act(x * in_scale[c] + in_shift[c]) inside the image,
 // 0 in the padding.
@@ -71,6 +75,13 @@ struct Norm {
 // A pooling window. The average counts the padding, as torch does by default.
 struct Window {
     int32_t is_max, kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left;
+};
+
+// How planes are made larger or smaller: row r of the result is taken at r * ratio_h of the input or, between two rows and
+// with corners that are not aligned, at (r + 1/2) * ratio_h - 1/2.
+struct Resize {
+    int32_t is_bilinear, aligns_corners;
+    float ratio_h, ratio_w;
 };
 
 // The generator and gate of a dynamic convolution, p being the mean of each channel:

@@ -36,6 +36,9 @@ const Entry entries[] = {
     STRUCT(Window), FIELD(Window, is_max), FIELD(Window, kernel_h), FIELD(Window, kernel_w), FIELD(Window, stride_h),
     FIELD(Window, stride_w), FIELD(Window, pad_top), FIELD(Window, pad_left),
 
+    STRUCT(Resize), FIELD(Resize, is_bilinear), FIELD(Resize, aligns_corners), FIELD(Resize, ratio_h),
+    FIELD(Resize, ratio_w),
+
     STRUCT(Gate), FIELD(Gate, channels), FIELD(Gate, heads), FIELD(Gate, hidden), FIELD(Gate, weight1),
     FIELD(Gate, weight2), FIELD(Gate, beta), FIELD(Gate, is_global), FIELD(Gate, keep), FIELD(Gate, threshold),
 
@@ -58,8 +61,8 @@ const Entry entries[] = {
     STRUCT(ByteGenerator), FIELD(ByteGenerator, weight1), FIELD(ByteGenerator, weight2), FIELD(ByteGenerator, scale),
 
     STRUCT(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, input), FIELD(Step, output),
-    FIELD(Step, other), FIELD(Step, conv), FIELD(Step, expansion), FIELD(Step, gate), FIELD(Step, fixed),
-    FIELD(Step, before), FIELD(Step, window), FIELD(Step, weight), FIELD(Step, bias), FIELD(Step, order),
+    FIELD(Step, other), FIELD(Step, factor), FIELD(Step, conv), FIELD(Step, expansion), FIELD(Step, gate), FIELD(Step, fixed),
+    FIELD(Step, before), FIELD(Step, window), FIELD(Step, resize), FIELD(Step, epsilon), FIELD(Step, weight), FIELD(Step, bias), FIELD(Step, order),
     FIELD(Step, output_sums), FIELD(Step, input_sums), FIELD(Step, input_parts), FIELD(Step, regions_end),
     FIELD(Step, gate_memory), FIELD(Step, input_winners),
     FIELD(Step, byte_input), FIELD(Step, byte_output), FIELD(Step, byte_other), FIELD(Step, bytes),

@@ -96,6 +96,7 @@ class Worker {
         const int batch = program.batch;
         const Planes x = planes(step->input), y = planes(step->output), other = planes(step->other);
         const Planes* maybe_other = step->other.place == NOWHERE ? nullptr : &other;
+        const Planes factor = planes(step->factor);
         const auto convolve = [&](const Selection* selection, const Winners* winners) {
             run_stage(COMPUTING, [&](int share, int shares) {
                 kernels.conv(step->conv, selection, winners, batch, x, y, maybe_other, in_arena(step->output_sums),
@@ -131,12 +132,25 @@ class Worker {
                 });
             case LINEAR:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.linear(step->weight, step->bias, batch, x, y, share, shares);
+                    kernels.linear(step->weight, step->bias, step->activation, batch, x, y, share, shares);
                 });
             case ELEMENTWISE:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.elementwise(step->before, step->activation, batch, x, step->order, maybe_other, y, share,
-                                      shares);
+                    kernels.elementwise(step->before, step->activation, batch, x, step->order,
+                                        step->factor.place == NOWHERE ? nullptr : &factor, maybe_other, y, share,
+                                        shares);
+                });
+            case LAYER_NORM:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.layer_norm(step->before, step->epsilon, batch, x, y, share, shares);
+                });
+            case RESIZE:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.resize(step->resize, batch, x, y, scratch, share, shares);
+                });
+            case PAD:
+                return run_stage(COMPUTING, [&](int share, int shares) {
+                    kernels.pad(step->window.pad_top, step->window.pad_left, batch, x, y, share, shares);
                 });
         }
     }
@@ -298,6 +312,7 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
         return floats > gate ? floats : gate;
     }
     if (step->kind == POOL) return kernels().pool_scratch_floats(step->window, shape_of(x), shape_of(y));
+    if (step->kind == RESIZE) return kernels().resize_scratch_floats(shape_of(x), shape_of(y));
     if (step->kind == EXPAND) {
         return kernels().expand_scratch_floats(step->expansion, step->conv, shape_of(x), shape_of(step->other),
                                                y.height, y.width);

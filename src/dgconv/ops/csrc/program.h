@@ -26,20 +26,25 @@ struct ByteView {
 // DYNAMIC_CONV: its gate chooses inputs. WINNERS_CONV: its gate chooses outputs.
 enum StepKind : int32_t {
     CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, ELEMENTWISE = 5, EXPAND = 6, WINNERS_CONV = 7,
-    QUANTIZE = 8, DEQUANTIZE = 9, BYTE_CONV = 10, BYTE_POOL = 11, BYTE_MEAN = 12, RESCALE = 13
+    LAYER_NORM = 8, RESIZE = 9, PAD = 10,
+    QUANTIZE = 11, DEQUANTIZE = 12, BYTE_CONV = 13, BYTE_POOL = 14, BYTE_MEAN = 15, RESCALE = 16
 };
 
 // One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
 struct Step {
     int32_t kind;
-    int32_t activation;          // ELEMENTWISE
+    int32_t activation;          // ELEMENTWISE, LINEAR
     View input, output, other;   // other: the residual; what ELEMENTWISE adds; of EXPAND the shape between the two
+    View factor;                 // ELEMENTWISE: a row that multiplies the channels of the input, or NOWHERE
     Conv conv;                   // CONV, DYNAMIC_CONV, WINNERS_CONV; EXPAND: the depthwise one
     Conv expansion;              // EXPAND: the one that comes first
     Gate gate;                   // DYNAMIC_CONV, WINNERS_CONV
     Selection fixed;             // DYNAMIC_CONV: what it reads, if that is known beforehand; else nulls, the gate decides
-    Norm before;                 // what has a gate (for its means; as in conv), POOL, GLOBAL_POOL, ELEMENTWISE
-    Window window;               // POOL
+    Norm before;                 // what has a gate (for its means; as in conv), POOL, GLOBAL_POOL, ELEMENTWISE,
+                                 //   LAYER_NORM
+    Window window;               // POOL; of PAD what lies above and to the left
+    Resize resize;               // RESIZE
+    float epsilon;               // LAYER_NORM
     const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
     const int32_t* order;        // ELEMENTWISE: channels of the input, one for each of the output; null for the same
     int64_t output_sums;         // convolutions: where to leave partial sums of the output, for a later gate

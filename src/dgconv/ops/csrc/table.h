@@ -38,10 +38,15 @@ struct Kernels {
 
     int64_t (*pool_scratch_floats)(const Window&, const Planes& x, const Planes& y);
     void (*pool)(const Window&, const Norm&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
-    void (*elementwise)(const Norm&, int32_t activation, int batch, Planes x, const int32_t* order, const Planes* other,
-                      Planes y, int rank,
-                      int threads);
-    void (*linear)(const float* weight, const float* bias, int batch, Planes x, Planes y, int rank, int threads);
+    void (*elementwise)(const Norm&, int32_t activation, int batch, Planes x, const int32_t* order, const Planes* factor,
+                        const Planes* other, Planes y, int rank, int threads);
+    void (*linear)(const float* weight, const float* bias, int32_t activation, int batch, Planes x, Planes y, int rank,
+                   int threads);
+    // Each pixel by the mean and the variance of its channels, then the norm's scale and shift.
+    void (*layer_norm)(const Norm&, float epsilon, int batch, Planes x, Planes y, int rank, int threads);
+    int64_t (*resize_scratch_floats)(const Planes& x, const Planes& y);
+    void (*resize)(const Resize&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
+    void (*pad)(int32_t top, int32_t left, int batch, Planes x, Planes y, int rank, int threads);
 };
 
 extern const Kernels avx512_kernels, avx2_kernels, portable_kernels;
