@@ -193,3 +193,27 @@ def test_classes_that_cannot_be_meant_are_told(tmp_path, write_images, caplog):
     load(tmp_path / "one")
     assert "has one class only, cat: there is nothing to tell apart" in caplog.text
     assert "no test image" not in caplog.text
+
+
+def test_a_share_of_train_is_tested_on_where_there_is_no_test(tmp_path, write_images):
+    write_images(tmp_path, *(f"train/{name}/{number}.png" for name in ("cat", "dog") for number in range(10)))
+    with pytest.raises(UserError, match="`test_share`"):
+        load(tmp_path)
+    data = load_data("folder", tmp_path, image_size=24, workers=0, test_share=0.2)
+    assert labels(data.test) == [0, 0, 1, 1]
+    assert len(data.train) == 16
+    again = load_data("folder", tmp_path, image_size=24, workers=0, test_share=0.2)
+    places = [[split.source.where(index) for index in range(len(split))] for split in (data.train, data.test)]
+    assert places == [[split.source.where(index) for index in range(len(split))] for split in (again.train, again.test)]
+    assert not set(places[0]) & set(places[1])
+
+
+def test_a_share_to_test_on_needs_two_images_a_class_and_no_test_folder(tmp_path, write_images):
+    write_images(tmp_path, *TRAIN)
+    with pytest.raises(UserError, match="one image only"):
+        load_data("folder", tmp_path, test_share=0.2)
+    write_images(tmp_path, *TEST)
+    with pytest.raises(UserError, match="Leave `test_share` out"):
+        load_data("folder", tmp_path, test_share=0.2)
+    with pytest.raises(UserError, match="not for digits"):
+        load_data("digits", test_share=0.2)

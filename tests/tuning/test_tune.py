@@ -92,7 +92,10 @@ class Halt(Exception):
     """Where a process would have been killed."""
 
 
-@pytest.mark.parametrize("line", ["measuring the network", "fine-tuning", "measuring again"])
+LATE, EARLY = (pytest.param(line, marks=pytest.mark.slow) for line in ("measuring again", "measuring the network"))
+
+
+@pytest.mark.parametrize("line", [EARLY, "fine-tuning", LATE])
 def test_stopped_between_steps_and_resumed_it_is_the_same_to_the_bit(tuned, tmp_path, data, trained, line):
     def halt(told):
         if told.startswith(line):
@@ -153,6 +156,7 @@ def test_little_memory_takes_smaller_batches_and_says_so(tmp_path, data, trained
     assert any("memory is short for batches of 16 images: 8 are taken" in note for note in tuned.results["notes"])
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_in_the_training_begins_it_with_smaller_batches(tmp_path, data, trained, monkeypatch):
     really, sizes = steps.train_until, []
 

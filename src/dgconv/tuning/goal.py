@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -110,7 +111,8 @@ class State:
             else:
                 while name not in self.done:
                     time.sleep(POLL)
-                    self.done = State.read(self.folder).done
+                    with suppress(UserError):  # which is not there yet
+                        self.done = State.read(self.folder).done
         return self.done[name]
 
     def put(self, name: str, value: Any) -> None:

@@ -23,7 +23,7 @@ from ..deploy.precision import Precision
 from ..deploy.run.prepared import PreparedModel
 from ..environment import describe_environment, refuse_missing_gpu
 from ..errors import UserError
-from ..files import check_folder, read_whole, write_atomically
+from ..files import UNFINISHED, check_folder, read_whole, write_atomically
 from ..models import ImageClassifier, load_model, save_model
 from ..models.others import GIVEN, allow, copies_of, is_of_others
 from ..pruning import what_is_left
@@ -150,31 +150,25 @@ def begin(
         plan_file: a plan of another tuning, to repeat what that decided.
     """
     check_folder(folder)
-    if not started_by_torchrun() and folder.exists() and content_of(folder):
+    if not started_by_torchrun() and folder.exists() and any(map(_is_content, content_of(folder))):
         raise UserError(f"{folder} exists and is not empty; name another folder with `out`, or use `resume`")
     refuse_missing_gpu(device)
     if started_by_torchrun() and request.goal.epochs is None:
         raise UserError("under torchrun say how many `epochs` to train; one process alone cannot estimate it")
+    if started_by_torchrun() and request.goal.against is not None:
+        raise UserError("under torchrun leave `against` out; tune the same network for comparison without it")
     request, notes = _with_test_images(request, data)
     data = data or request.data.load()
-    opened = open_network(
-        request.network,
-        data.classes,
-        data.input_size,
-        weights=Path(request.weights) if request.weights else None,
-        replace_head=request.goal.replace_head,
-    )
+    opened = _open(request, data)
     plan = read_plan(plan_file, opened) if plan_file else None
     notes += [*opened.notes, *remarks(data, request.goal)]
     state = State(folder, request)
     folder.mkdir(parents=True, exist_ok=True)
     with _held(folder):
-        if rank() == 0:
-            save_model(opened.model, folder / ORIGINAL, input_size=data.input_size, classes=data.classes)
-            state.done |= {"notes": notes, "new head": opened.has_new_head}
-            if plan:
-                state.done["plan"] = plan.to_dict()
-            state.write()
+        state.done |= {"notes": notes, "new head": opened.has_new_head}
+        if plan:
+            state.done["plan"] = plan.to_dict()
+        state.write()
         return _Tuning(state, data, device, watch, tell, command).run(dry_run)
 
 
@@ -216,6 +210,21 @@ def _held(folder: Path) -> Any:
     """Nobody else tunes in the folder meanwhile; of several processes the first one holds it."""
     with locked([folder] if rank() == 0 else []):
         yield
+
+
+def _is_content(entry: Path) -> bool:
+    """Whether it is more than what a process left that was killed before it began."""
+    return not entry.name.endswith(UNFINISHED)
+
+
+def _open(request: Request, data: Data) -> Opened:
+    return open_network(
+        request.network,
+        data.classes,
+        data.input_size,
+        weights=Path(request.weights) if request.weights else None,
+        replace_head=request.goal.replace_head,
+    )
 
 
 def _with_test_images(request: Request, data: Data | None) -> tuple[Request, list[str]]:
@@ -272,6 +281,7 @@ class _Tuning:
     def run(self, dry_run: bool = False) -> Tuned:
         for note in self.notes:
             self.tell(f"note: {note}")
+        self.state.step("original", self._keep_original)
         if self.state.done.get("new head"):
             self._train_head()
         original = load_model(self.folder / ORIGINAL)
@@ -302,6 +312,14 @@ class _Tuning:
         if tuned is not None and self.goal.against == "static":
             self._against_static(original, tuned, settings, rows)
         return self._end(original, tuned, plan, before, rows)
+
+    def _keep_original(self) -> bool:
+        """A run folder of the network as it is: what is measured, what is converted, and the teacher."""
+        model = _open(self.state.request, self.data).model
+        images = Inputs.of(self.data).of_images
+        facts = {"input_size": self.data.input_size, "classes": self.data.classes, "images": images}
+        save_model(model, self.folder / ORIGINAL, **facts)
+        return True
 
     # -- before --------------------------------------------------------------------------------------------------
 
@@ -422,8 +440,8 @@ class _Tuning:
             seed=self.goal.seed,
         )
         recipe = steps.recipe_of(original, self.state.request.data, name, options, training)
-        if rank() == 0 and not start.exists():
-            steps.write_start(original, recipe, len(self.data.classes), start)
+        classes = len(self.data.classes)
+        self.state.step(f"start of {name}", lambda: steps.write_start(original, recipe, classes, start))
         return recipe
 
     def _train(self, original: ImageClassifier, name: str, options: dict[str, Any], folder: Path, share: float) -> bool:

@@ -23,6 +23,7 @@ from ..deploy.precision import Precision, prepare_as
 from ..deploy.run.prepared import PreparedModel
 from ..environment import is_lack_of_memory
 from ..errors import UserError
+from ..files import write_atomically
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..runs.tensors import to_bytes
@@ -115,7 +116,7 @@ def write_start(model: ImageClassifier, recipe: Recipe, classes: int, file: Path
     torch.manual_seed(recipe.training.seed)
     fresh = recipe.build_model(classes)
     fresh.load_state_dict(model.state_dict(), strict=False)
-    file.write_bytes(to_bytes({name: tensor.contiguous() for name, tensor in fresh.state_dict().items()}))
+    write_atomically(file, to_bytes({name: tensor.contiguous() for name, tensor in fresh.state_dict().items()}))
 
 
 def seconds_a_step(recipe: Recipe, data: Data, device: torch.device) -> float:
