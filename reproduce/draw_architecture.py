@@ -9,13 +9,13 @@ from tests.test_imports import LEVELS
 
 PAGE = "architecture.md"
 LAYERS = LEVELS[:-1]  # the last one is the package as a whole
-INK, LINE, BOX, STRONG = "#1f2933", "#9aa5b1", "#e6f4f1", "#00796b"
+INK, LINE, BOX, STRONG = "#1f2933", "#7b8794", "#e6f4f1", "#00796b"
 FONT = "font-family='system-ui, sans-serif'"
 STAGES = (
     ("nn.Module", "yours", ("Conv2d, DGC,", "BatchNorm2d, ...")),
     ("trace", "torch.fx", ("one node", "a call")),
     ("translate", "rules", ("a graph", "of steps")),
-    ("fuse", "fewer steps", ("norms, activations,", "additions go in")),
+    ("fuse", "fewer steps", ("norms, sums,", "activations go in")),
     ("pack", "this CPU", ("weights in order,", "one arena")),
     ("run", "C++", ("one call, a crew", "of threads")),
 )

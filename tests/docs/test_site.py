@@ -56,7 +56,8 @@ def test_pages_in_a_browser(site, browser_page, size, dark):
 def test_the_site_is_searched_without_a_server(site, browser_page):
     page = browser_page(DESKTOP)
     page.goto((site / "index.html").as_uri())
-    page.fill(".md-search__input", "Winograd")
+    page.click(".md-search__input")
+    page.keyboard.type("Winograd")
     page.wait_for_selector(".md-search-result__link")
 
 
