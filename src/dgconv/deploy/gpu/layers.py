@@ -288,14 +288,14 @@ def samples(graph: torch.cuda.CUDAGraph, count: int = 5) -> list[float]:
 def captured(call: Callable[[], Any], device: torch.device, repeats: int = 1) -> torch.cuda.CUDAGraph:
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
+    with torch.cuda.stream(stream), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         call()
         call()
     torch.cuda.current_stream(device).wait_stream(stream)
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
     # torch.cuda.graph would collect garbage each time, which takes longer than the rest
-    with torch.cuda.stream(stream), torch.backends.cudnn.flags(benchmark=True):
+    with torch.cuda.stream(stream), torch.backends.cudnn.flags(enabled=True, benchmark=True):
         graph.capture_begin()
         try:
             for _ in range(repeats):
