@@ -166,11 +166,58 @@ INLINE void interleave(const int8_t* const* rows, const bool* is_negative, Weigh
     }
 }
 
+#if defined(__AVX512VNNI__)
+// The same for four vectors of outputs.
+INLINE void interleave_panel(const int8_t* const* rows, const bool* is_negative, int first, Weight* to) {
+    __m512i r[4];
+    UNROLL for (int k = 0; k < 4; ++k) {
+        r[k] = rows[k] ? _mm512_loadu_si512(rows[k] + first) : _mm512_setzero_si512();
+        if (is_negative[k]) r[k] = _mm512_sub_epi8(_mm512_setzero_si512(), r[k]);
+    }
+    const __m512i ab = _mm512_unpacklo_epi8(r[0], r[1]), cd = _mm512_unpacklo_epi8(r[2], r[3]);
+    const __m512i ab2 = _mm512_unpackhi_epi8(r[0], r[1]), cd2 = _mm512_unpackhi_epi8(r[2], r[3]);
+    const __m512i a = _mm512_unpacklo_epi16(ab, cd), b = _mm512_unpackhi_epi16(ab, cd);
+    const __m512i c = _mm512_unpacklo_epi16(ab2, cd2), d = _mm512_unpackhi_epi16(ab2, cd2);
+    // Quarter i of these is quarter 0, 1, 2, 3 of vector i.
+    const __m512i low = _mm512_shuffle_i32x4(a, b, 0x44), high = _mm512_shuffle_i32x4(a, b, 0xee);
+    const __m512i low2 = _mm512_shuffle_i32x4(c, d, 0x44), high2 = _mm512_shuffle_i32x4(c, d, 0xee);
+    _mm512_storeu_si512(to, _mm512_shuffle_i32x4(low, low2, 0x88));
+    _mm512_storeu_si512(to + 64, _mm512_shuffle_i32x4(low, low2, 0xdd));
+    _mm512_storeu_si512(to + 128, _mm512_shuffle_i32x4(high, high2, 0x88));
+    _mm512_storeu_si512(to + 192, _mm512_shuffle_i32x4(high, high2, 0xdd));
+}
+#endif
+
 // The weights of all choices lie in rows of outputs: [group][tap][channel][padded output].
 INLINE const int8_t* row_of(const ByteConv& conv, const BytePlan& plan, int group, int tap, int channel) {
     const int64_t row = (int64_t(group) * plan.taps() + tap) * conv.in_channels + channel;
     return static_cast<const int8_t*>(conv.weight) + row * plan.padded_outputs();
 }
+
+constexpr int ROWS_AHEAD = 16;  // that are asked of memory before they are read
+
+// The rows of a choice, tap by tap.
+struct RowCursor {
+    const ByteConv& conv;
+    const BytePlan& plan;
+    const Choice& choice;
+    int group, tap, index = 0;
+
+    RowCursor(const ByteConv& conv, const BytePlan& plan, const Choice& choice, int group, int tap)
+        : conv(conv), plan(plan), choice(choice), group(group), tap(tap) {}
+    INLINE bool is_negative() const { return choice.channels[index] < 0; }
+    INLINE const int8_t* row() const {
+        const int32_t code = choice.channels[index];
+        return row_of(conv, plan, group, tap, code < 0 ? ~code : code);
+    }
+    INLINE void fetch() const {
+        const int8_t* const first = row();
+        for (int o = 0; o < plan.padded_outputs(); o += 64) __builtin_prefetch(first + o);
+    }
+    INLINE void advance() {
+        if (++index == choice.count) index = 0, ++tap;
+    }
+};
 
 inline void pack_chosen(const ByteConv& conv, int32_t group, const void* choice_memory, void* memory) {
     const BytePlan plan(conv);
@@ -181,25 +228,38 @@ inline void pack_chosen(const ByteConv& conv, int32_t group, const void* choice_
     chosen.made_for[0] = choice.count + 1;
     memcpy(chosen.made_for + 1, choice.channels, key_bytes);
     memset(chosen.start, 0, sizeof(int32_t) * plan.padded_outputs());
-    int64_t done = 0;  // groups
+    const int64_t groups = plan.groups_of(choice.count);
+    int64_t done = 0;
     for (int run = 0; run < plan.runs; ++run) {
-        const int length = plan.run_taps * choice.count;
+        const int first_tap = run * plan.run_taps, length = plan.run_taps * choice.count;
+        RowCursor next(conv, plan, choice, group, first_tap), ahead = next;
+        for (int i = 0; i < smaller(length, ROWS_AHEAD); ++i) ahead.fetch(), ahead.advance();
         for (int first = 0; first < length; first += GROUP, ++done) {
             const int8_t* rows[GROUP] = {};
             bool is_negative[GROUP] = {};
-            for (int k = 0; k < GROUP && first + k < length; ++k) {
-                const int tap = run * plan.run_taps + (first + k) / choice.count;
-                const int32_t code = choice.channels[(first + k) % choice.count];
-                is_negative[k] = code < 0;
-                rows[k] = row_of(conv, plan, group, tap, code < 0 ? ~code : code);
+            for (int k = 0; k < GROUP && first + k < length; ++k, next.advance()) {
+                rows[k] = next.row(), is_negative[k] = next.is_negative();
+                if (first + k + ROWS_AHEAD < length) ahead.fetch(), ahead.advance();
                 if (!conv.input_zero) continue;
-                const int32_t times = code < 0 ? conv.input_zero : -conv.input_zero;
+                const int32_t times = is_negative[k] ? conv.input_zero : -conv.input_zero;
                 for (int o = 0; o < plan.padded_outputs(); ++o) chosen.start[o] += times * rows[k][o];
             }
-            for (int vector = 0; vector < plan.vectors; ++vector) {
-                const int8_t* at[GROUP];
-                for (int k = 0; k < GROUP; ++k) at[k] = rows[k] ? rows[k] + vector * LANES : nullptr;
-                interleave(at, is_negative, chosen.weights + plan.place_of(vector, done, plan.groups_of(choice.count)));
+            for (int vector = 0; vector < plan.vectors;) {
+                const int panel = plan.panel_at(vector);
+                Weight* const to = chosen.weights + plan.place_of(vector, done, groups);
+#if defined(__AVX512VNNI__)
+                if (panel == 4) {
+                    interleave_panel(rows, is_negative, vector * LANES, to);
+                    vector += panel;
+                    continue;
+                }
+#endif
+                for (int v = 0; v < panel; ++v) {
+                    const int8_t* at[GROUP];
+                    for (int k = 0; k < GROUP; ++k) at[k] = rows[k] ? rows[k] + (vector + v) * LANES : nullptr;
+                    interleave(at, is_negative, to + v * LANES * GROUP);
+                }
+                vector += panel;
             }
         }
     }

@@ -80,7 +80,7 @@ INLINE void multiply_tile(const uint8_t* x, int64_t step, const Run* runs, int r
 }
 
 // A row of neighbours, in tiles of as many as fit in registers, and at the end fewer.
-template <int VECTORS, int PIXELS = SUMS / VECTORS>
+template <int VECTORS, int PIXELS>
 INLINE void multiply_row(const uint8_t* x, int64_t step, int count, const Run* runs, int run_count, const Weight* w,
                          const ByteOutput& output, Ahead* ahead, int64_t lines) {
     int done = 0;
@@ -101,9 +101,16 @@ template <int VECTORS>
 inline void multiply_panel(const Gathered& x, const Run* runs, int run_count, const Weight* w, const ByteOutput& output,
                            Ahead* ahead) {
     const int64_t lines = runs[0].groups * run_count;  // a line in the time of a group, which is about what memory can do
+    // Of 8, 16 or 32 columns the largest tiles would leave a few, in which one product waits for the one before it.
+    constexpr int LARGEST = SUMS / VECTORS, EVEN = LANES == 16 ? 16 / VECTORS : LARGEST;
+    const bool is_even = x.columns % EVEN == 0 && x.columns % LARGEST != 0 && x.columns <= 64;
     for (int row = 0; row < x.rows; ++row) {
-        multiply_row<VECTORS>(x.data + row * x.row_step, x.step, x.columns, runs, run_count, w,
-                              output.at(int64_t(row) * x.columns), ahead, lines);
+        const uint8_t* const from = x.data + row * x.row_step;
+        const ByteOutput to = output.at(int64_t(row) * x.columns);
+        if (is_even)
+            multiply_row<VECTORS, EVEN>(from, x.step, x.columns, runs, run_count, w, to, ahead, lines);
+        else
+            multiply_row<VECTORS, LARGEST>(from, x.step, x.columns, runs, run_count, w, to, ahead, lines);
     }
 }
 

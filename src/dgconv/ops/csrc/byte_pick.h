@@ -135,6 +135,10 @@ struct PixelReader {
             case 2: return pick_few<2>(pixel, step, pixels, to);
             case 3: return pick_few<3>(pixel, step, pixels, to);
             case 4: return pick_few<4>(pixel, step, pixels, to);
+            case 5: return pick_few<5>(pixel, step, pixels, to);
+            case 6: return pick_few<6>(pixel, step, pixels, to);
+            case 7: return pick_few<7>(pixel, step, pixels, to);
+            case 8: return pick_few<8>(pixel, step, pixels, to);
         }
 #endif
         for (int p = 0; p < pixels; ++p, pixel += step, to += count) pick(pixel, to);

@@ -53,13 +53,43 @@ inline void mean_row(Pixels x, const int32_t* order, float scale, int32_t zero, 
     }
 }
 
+#if defined(__AVX512VNNI__)
+// Pixels of few channels, a vector of them at a time, as long as what is written too much belongs to pixels that follow.
+INLINE int64_t quantize_few(const float* planes, int64_t plane, Pixels y, const int32_t* positions, float scale, ToByte to,
+                            int64_t first, int64_t end) {
+    const int channels = y.channels;
+    alignas(16) uint8_t places[16];  // of four pixels, each four bytes
+    for (int i = 0; i < 16; ++i) places[i] = i < 4 * channels ? uint8_t(i / channels * 4 + i % channels) : 0x80;
+    const __m512i narrow = _mm512_broadcast_i32x4(_mm_load_si128((const __m128i*)places));
+    for (; first + 2 * LANES <= end; first += LANES) {
+        IntVec pixels{};
+        for (int c = 0; c < channels; ++c) {
+            const IntVec bytes = to_byte(load(planes + c * plane + first) * scale, to);
+            pixels |= bytes << (8 * (positions ? positions[c] : c));
+        }
+        const __m512i packed = _mm512_shuffle_epi8((__m512i)pixels, narrow);
+        uint8_t* const at = y.data + first * channels;
+        _mm_storeu_si128((__m128i*)at, _mm512_castsi512_si128(packed));
+        _mm_storeu_si128((__m128i*)(at + 4 * channels), _mm512_extracti32x4_epi32(packed, 1));
+        _mm_storeu_si128((__m128i*)(at + 8 * channels), _mm512_extracti32x4_epi32(packed, 2));
+        _mm_storeu_si128((__m128i*)(at + 12 * channels), _mm512_extracti32x4_epi32(packed, 3));
+    }
+    return first;
+}
+#endif
+
 // Some pixels of one plane at a time: their bytes are a column.
 inline void quantize(const float* planes, Pixels y, const int32_t* positions, float scale, ToByte to, int rank,
                      int threads) {
     const int64_t plane = int64_t(y.height) * y.width;
     const Share rows = share_of(y.height, rank, threads);
-    const int64_t first = rows.begin * y.width, end = rows.end * y.width;
+    int64_t first = rows.begin * y.width;
+    const int64_t end = rows.end * y.width;
     constexpr int BLOCK = 8 * LANES;
+#if defined(__AVX512VNNI__)
+    if (y.channels <= 4 && y.pixel_stride == y.channels)
+        first = quantize_few(planes, plane, y, positions, scale, to, first, end);
+#endif
     for (int64_t p = first; p < end; p += BLOCK) {
         const int count = end - p < BLOCK ? int(end - p) : BLOCK;
         for (int c = 0; c < y.channels; ++c) {
@@ -85,6 +115,20 @@ inline void dequantize(Pixels x, float* planes, const int32_t* positions, float 
     }
 }
 
+// Vectors of channels that lie together.
+template <int VECTORS>
+INLINE void rescale_block(const uint8_t* x, const float* scale, const float* shift, const uint8_t* other, float other_scale,
+                          const ToByte& to, uint8_t* y) {
+    IntVec bytes[VECTORS];
+    UNROLL for (int i = 0; i < VECTORS; ++i) {
+        const int c = i * LANES;
+        Vec v = to_float(load_bytes(x + c, LANES)) * load(scale + c) + load(shift + c);
+        if (other) v += to_float(load_bytes(other + c, LANES)) * other_scale;
+        bytes[i] = to_byte(v, to);
+    }
+    store_bytes(y, bytes);
+}
+
 inline void rescale(Pixels x, const int32_t* from, const float* scale, const float* shift, const Pixels* other,
                     float other_scale, Pixels y, ToByte to, int rank, int threads) {
     const Share rows = share_of(y.height, rank, threads);
@@ -92,7 +136,11 @@ inline void rescale(Pixels x, const int32_t* from, const float* scale, const flo
         const uint8_t* in = x.data + p * x.pixel_stride;
         const uint8_t* add = other ? other->data + p * other->pixel_stride : nullptr;
         uint8_t* out = y.data + p * y.pixel_stride;
-        for (int c = 0; c < y.channels; c += LANES) {
+        int c = 0;
+        for (; !from && c + WIDE <= y.channels; c += WIDE) {
+            rescale_block<WIDE / LANES>(in + c, scale + c, shift + c, add ? add + c : nullptr, other_scale, to, out + c);
+        }
+        for (; c < y.channels; c += LANES) {
             const int lanes = smaller(LANES, y.channels - c);
             IntVec bytes;
             if (from) {
