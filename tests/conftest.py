@@ -26,6 +26,12 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture
+def _inductor_asks_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would compile a program with all of torch's headers to see whether the compiler knows the CPU's vectors."""
+    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
+
+
 def _let_torchvision_import() -> object:
     """torchvision's wheels expect a CUDA build of torch; beside a CPU build its import stops at a missing operator.
 

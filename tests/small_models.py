@@ -6,8 +6,11 @@ from dgconv import create_model, list_models
 from dgconv.models import ImageClassifier
 
 SMALL: dict[str, dict[str, object]] = {
+    "resnet56": {"stages": (1, 2, 1)},
     "resnet110": {"stages": (1, 2, 1)},
     "resnet164": {"stages": (1, 2, 1)},
+    "condensenet86": {"stages": (2, 2, 2)},
+    "condensenet74": {"stages": (1, 1, 2, 1, 1)},
     "densenet40": {"stages": (2, 2, 2)},
     "vgg16": {"width": 16},
     "vgg19": {"width": 16},

@@ -194,6 +194,7 @@ def test_one_compiled_graph_serves_the_whole_schedule(gate):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_inductor_asks_no_compiler")
 def test_inductor_compiles_it():
     torch._dynamo.reset()
     layer, x = trained_like(), torch.randn(3, 16, 6, 6)

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from processes import FORKSERVER
 from safetensors.torch import load_file
 from torch.multiprocessing import start_processes
 
+from dgconv.cli import main
 from dgconv.cost.macs import count_macs
 from dgconv.data import load_data
 from dgconv.errors import UserError
@@ -109,37 +111,38 @@ def in_a_group_with_clocks_of_their_own(rank, folder):
 
 @pytest.mark.slow
 def test_ranks_drop_a_network_that_diverges_together(tmp_path):
-    arguments = {"nprocs": 2, "start_method": FORKSERVER.get_start_method()}
-    start_processes(in_a_group_with_clocks_of_their_own, (tmp_path,), **arguments)
+    group = {"nprocs": 2, "start_method": FORKSERVER.get_start_method()}
+    start_processes(in_a_group_with_clocks_of_their_own, (tmp_path,), **group)
     assert "training diverged in epoch 1" in (tmp_path / "0.txt").read_text()
     assert (tmp_path / "0.txt").read_text() == (tmp_path / "1.txt").read_text()
     assert load_checkpoint(tmp_path / "good").position.epoch == 1
 
 
-def torchrun(folder, *more, epochs=3):
+def arguments(folder, epochs):
     small = ["--stages", "1", "1", "--growth", "4", "8", "--image-size", "8", "--batch-size", "64"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *more]
-    return [
-        *launcher,
-        "-m",
-        "dgconv",
-        "train",
-        *small,
-        "--generator-shrinkage",  # in three epochs it would make small differences large
-        "None",
-        "--epochs",
-        str(epochs),
-        "--checkpoint-minutes",
-        "0",
-        "--out",
-        str(folder),
-        "--device",
-        "cpu",
-    ]
+    calm = ["--generator-shrinkage", "None"]  # in three epochs it would make small differences large
+    saving = ["--checkpoint-minutes", "0", "--out", str(folder), "--device", "cpu"]
+    return ["train", *small, *calm, "--epochs", str(epochs), *saving]
 
 
-def environment():
-    return os.environ | {"OMP_NUM_THREADS": "1"}
+def one_of_torchruns(rank, port, output, arguments):
+    """A process as torchrun starts it, but one that has imported all it needs."""
+    torch.set_num_threads(1)
+    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    for number, file in ((1, f"{output}/out.txt"), (2, f"{output}/errors.txt")):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    main(arguments)
+
+
+def run_as_two(output, arguments):
+    """What both wrote to their output and to their standard error."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    given = (port, output, arguments)
+    start_processes(one_of_torchruns, given, nprocs=2, start_method=FORKSERVER.get_start_method())
+    return (output / "out.txt").read_text(), (output / "errors.txt").read_text()
 
 
 class Ended(BaseException):
@@ -167,9 +170,8 @@ def test_a_process_of_torchrun_ends_at_once_with_its_status(monkeypatch, ends, s
 
 
 @pytest.mark.slow
-def test_torchrun_trains_as_one_process_does(tmp_path):
-    done = subprocess.run(torchrun(tmp_path / "two"), capture_output=True, text=True, env=environment(), timeout=300)
-    assert done.returncode == 0, done.stderr
+def test_two_processes_train_as_one_does(tmp_path):
+    shown, _ = run_as_two(tmp_path, arguments(tmp_path / "two", 3))
     recipe = {"stages": (1, 1), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 3}
     train(Recipe.of(**recipe), tmp_path / "one")
     one, two = (
@@ -179,32 +181,31 @@ def test_torchrun_trains_as_one_process_does(tmp_path):
     for alone, together in zip(one, two, strict=True):
         assert together["train_loss"] == pytest.approx(alone["train_loss"], rel=0.02)
         assert together["pruned_share"] == pytest.approx(alone["pruned_share"], abs=1e-6)
-    assert done.stdout.count("top-1 error") == 1, "rank 0 alone reports"
+    assert shown.count("top-1 error") == 1, "rank 0 alone reports"
 
 
 @pytest.mark.slow
 def test_ranks_stop_together_when_their_time_is_over(tmp_path):
     folder = tmp_path / "run"
-    command = [*torchrun(folder, "--max-restarts", "1", epochs=50), "--stop-after", "0.01"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("stopped after 0.01 minutes and saved") == 1
+    _, errors = run_as_two(tmp_path, [*arguments(folder, 50), "--stop-after", "0.01"])
+    assert errors.count("stopped after 0.01 minutes and saved") == 1
     assert 0 < load_checkpoint(folder).position.epoch < 50
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_started_again_and_the_run_finishes(tmp_path):
+def test_torchrun_starts_a_killed_worker_again_and_the_run_finishes(tmp_path):
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        torchrun(folder, "--max-restarts", "2", epochs=4), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=environment(),
-    )  # fmt: skip
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, "--max-restarts", "2", "-m", "dgconv", *arguments(folder, 4)]
+    environment, pipe = os.environ | {"OMP_NUM_THREADS": "1"}, subprocess.PIPE
+    process = subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment)
     while not (folder / CHECKPOINT).exists():
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
     workers = [p for p in psutil.Process(process.pid).children(recursive=True) if "--out" in p.cmdline()]
     os.kill(workers[-1].pid, signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
+    assert output.count("top-1 error") == 1, output
     assert process.returncode == 0, output
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4
     assert all(tensor.isfinite().all() for tensor in load_file(folder / "model.safetensors").values())
