@@ -12,8 +12,7 @@ def share(model, dense_macs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [0.25, 0.5, 0.8])
-@pytest.mark.parametrize("method", ["l1", "sfp", "fpgm"])
+@pytest.mark.parametrize(("method", "budget"), [("l1", 0.25), ("l1", 0.5), ("l1", 0.8), ("sfp", 0.5), ("fpgm", 0.5)])
 def test_cut_network_has_the_macs_asked_for(method, budget):
     model = create_model("resnet20")
     dense = count_macs(model).macs
