@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,11 @@ def _seeded() -> None:
 
 
 @pytest.fixture
-def _inductor_asks_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def _inductor_asks_no_compiler() -> Iterator[None]:
     """It would compile a program with all of torch's headers to see whether the compiler knows the CPU's vectors."""
-    monkeypatch.setattr("torch._inductor.config.cpp.vec_isa_ok", True)
+    config = importlib.import_module("torch._inductor.config")
+    with config.patch({"cpp.vec_isa_ok": True}):
+        yield
 
 
 def _let_torchvision_import() -> object:
