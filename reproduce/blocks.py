@@ -5,6 +5,7 @@ A comment in the line before a block says what is special about it::
     <!-- not run: REASON -->            nobody runs it
     <!-- tested as: COMMAND -->         what the tests run in its place, for it would take too long
     <!-- exits: STATUS -->              it shows a mistake; otherwise a block must succeed
+    <!-- no output: REASON -->          what it prints is not shown
     <!-- first lines: NUMBER -->        how much of what it prints the page shows
 
 What a block prints stands behind it, in a block of its own under ``<!-- output -->``.
@@ -32,7 +33,7 @@ BLOCK = re.compile(
     r"(?P<output>\n<!-- output -->\n```text\n.*?^```\n)?",
     re.DOTALL | re.MULTILINE,
 )
-MARKS = {"not run", "tested as", "exits", "first lines"}
+MARKS = {"not run", "tested as", "exits", "no output", "first lines"}
 LANGUAGES = {"python", "sh"}
 
 
@@ -54,6 +55,8 @@ class Block:
 
     def shown(self, printed: str) -> str:
         """The part of what it prints that the page has."""
+        if "no output" in self.marks:
+            return ""
         lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
         most = int(self.marks.get("first lines", len(lines)))
         return "\n".join([*lines[:most], *(["..."] if len(lines) > most else [])])

@@ -9,17 +9,18 @@ from tests.test_imports import LEVELS
 
 PAGE = "architecture.md"
 LAYERS = LEVELS[:-1]  # the last one is the package as a whole
-INK, LINE, BOX, STRONG = "#1f2933", "#7b8794", "#e6f4f1", "#00796b"
+WIDTH = 400  # as a phone shows it; wider screens do not enlarge it much
+INK, FAINT, LINE, BOX, STRONG = "#1f2933", "#52606d", "#7b8794", "#e6f4f1", "#00796b"
 FONT = "font-family='system-ui, sans-serif'"
 STAGES = (
-    ("nn.Module", "yours", ("Conv2d, DGC,", "BatchNorm2d, ...")),
+    ("nn.Module", "yours", ("Conv2d, DGC,", "BatchNorm2d")),
     ("trace", "torch.fx", ("one node", "a call")),
     ("translate", "rules", ("a graph", "of steps")),
-    ("fuse", "fewer steps", ("norms, sums,", "activations go in")),
-    ("pack", "this CPU", ("weights in order,", "one arena")),
+    ("fuse", "fewer steps", ("norms and sums", "go in")),
+    ("pack", "this CPU", ("weights in order", "one arena")),
     ("run", "C++", ("one call, a crew", "of threads")),
 )
-DYNAMIC = ("mean of each channel", "generator: saliencies", "gate: which, how much", "convolve those kept")
+DYNAMIC = ("1. mean of each channel", "2. generator: saliencies", "3. gate: which, how much", "4. convolve those kept")
 
 
 def text(x: float, y: float, words: str, size: int = 14, color: str = INK, weight: str = "normal") -> str:
@@ -35,43 +36,48 @@ def arrow(x1: float, y1: float, x2: float, y2: float) -> str:
     return f"<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' stroke='{LINE}' stroke-width='2' marker-end='url(#tip)'/>"
 
 
-def svg(width: int, height: int, parts: list[str], title: str) -> bytes:
+def svg(height: int, parts: list[str], title: str) -> bytes:
     tip = (
         "<defs><marker id='tip' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' orient='auto'>"
         f"<path d='M0 0L8 4L0 8z' fill='{LINE}'/></marker></defs>"
     )
-    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' role='img'><title>{title}</title>"
-    ground = f"<rect width='{width}' height='{height}' fill='#ffffff'/>"
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' role='img'><title>{title}</title>"
+    ground = f"<rect width='{WIDTH}' height='{height}' fill='#ffffff'/>"
     return "\n".join([head, tip, ground, *parts, "</svg>", ""]).encode()
 
 
 def house() -> bytes:
     """A row for each layer, the highest one at the top; arrows are imports."""
-    width, step, parts = 640, 52, []
+    step, parts = 46, []
     for row, names in enumerate(reversed(LAYERS)):
-        y, room = 10 + row * step, 600 / len(names)
+        y, room = 8 + row * step, (WIDTH - 8) / len(names)
         for number, name in enumerate(names):
-            parts += [box(20 + number * room + 4, y, room - 8, 32), text(20 + (number + 0.5) * room, y + 21, name)]
+            parts += [box(8 + number * room, y, room - 8, 30), text(4 + (number + 0.5) * room, y + 20, name)]
         if row:
-            parts.append(arrow(width / 2, y - step + 33, width / 2, y - 2))
-    return svg(width, 10 + len(LAYERS) * step, parts, "The packages of dgconv in layers")
+            parts.append(arrow(WIDTH / 2, y - step + 31, WIDTH / 2, y - 1))
+    return svg(8 + len(LAYERS) * step, parts, "The packages of dgconv in layers")
 
 
 def compile_stages() -> bytes:
-    width, parts = 760, []
+    """Three stages in a row; below them, two in a row, what a dynamic convolution is among the steps."""
+    parts, room = [], (WIDTH - 8) / 3
     for number, (title, by, lines) in enumerate(STAGES):
-        x = 8 + number * 125
-        parts += [box(x, 16, 110, 92), text(x + 55, 38, title, 15, STRONG, "bold"), text(x + 55, 56, by, 12, LINE)]
-        parts += [text(x + 55, 78 + 16 * line, words, 11) for line, words in enumerate(lines)]
-        if number:
-            parts.append(arrow(x - 14, 62, x - 2, 62))
-    parts.append(text(width / 2, 146, "a dynamic convolution among the steps, for each image and head", 13))
+        x, y = 8 + number % 3 * room, 10 + number // 3 * 112
+        middle = x + room / 2 - 8
+        parts += [box(x, y, room - 16, 88), text(middle, y + 20, title, 14, STRONG, "bold")]
+        parts += [text(middle, y + 37, by, 11, FAINT)]
+        parts += [text(middle, y + 57 + 15 * line, words, 12) for line, words in enumerate(lines)]
+        if number % 3:
+            parts.append(arrow(x - 15, y + 44, x - 1, y + 44))
+    parts += [arrow(WIDTH - room / 2, 99, room / 2, 121)]
+    parts.append(text(WIDTH / 2, 240, "among the steps, a dynamic convolution:", 13))
     for number, words in enumerate(DYNAMIC):
-        x = 8 + number * 188
-        parts += [box(x, 162, 172, 36, "#fff7e6"), text(x + 86, 185, words, 13)]
-        if number:
-            parts.append(arrow(x - 15, 180, x - 2, 180))
-    return svg(width, 212, parts, "From a module to native steps")
+        x, y = 8 + number % 2 * (WIDTH - 8) / 2, 252 + number // 2 * 52
+        parts += [box(x, y, WIDTH / 2 - 20, 32, "#fff7e6"), text(x + WIDTH / 4 - 10, y + 21, words, 12)]
+        if number % 2:
+            parts.append(arrow(x - 15, y + 16, x - 1, y + 16))
+    parts.append(arrow(WIDTH * 3 / 4, 285, WIDTH / 4, 303))
+    return svg(346, parts, "From a module to native steps")
 
 
 def draw_architecture() -> dict[str, bytes]:
