@@ -47,7 +47,17 @@ def main(
 ) -> None:
     """Train, tune and measure; print the bars."""
     work.mkdir(parents=True, exist_ok=True)
-    data = ["--data", "parquet", "--data-dir", str(data_dir), "--image-size", str(SIZE), "--smallest-crop", "0.35"]
+    data = [
+        "--data",
+        "parquet",
+        "--data-dir",
+        str(data_dir),
+        "--image-size",
+        str(SIZE),
+        "--smallest-crop",
+        "0.35",
+        "--in-memory",
+    ]
     dense = dense or work / "dense"
     if not RunFolder(dense).has_config:
         settings = ["--epochs", str(dense_epochs), "--learning-rate", "0.1", "--weight-decay", "0.0005"]

@@ -32,7 +32,7 @@ The machine: {hardware}, {cores} cores, shared with other work, so that only rat
 
 One folder a class, for training and for testing: {train} photos to train on, {test} to test on, {classes} classes.
 
-```
+```text
 {tree}
 ```
 
@@ -43,7 +43,7 @@ One folder a class, for training and for testing: {train} photos to train on, {t
 You may have one: `dgconv tune` takes `timm:NAME`, `torchvision:NAME` or `FILE.py:FUNCTION` with `--weights FILE`, too.
 Here it is a dense ResNet-18, trained from nothing:
 
-```
+```text
 $ {train_command}
 {train_output}
 ```
@@ -52,7 +52,7 @@ $ {train_command}
 
 A plan, and how long it would take. Nothing is trained:
 
-```
+```text
 $ {plan_command}
 {plan_output}
 ```
@@ -62,7 +62,7 @@ as they are, and the last column says why.
 
 ## 4. Make it fast
 
-```
+```text
 $ {tune_command}
 {tune_output}
 ```
@@ -75,13 +75,14 @@ runtimes and all layers side by side. Stopped by Ctrl-C, a time limit or a lost 
 
 ## 5. Use it
 
-```
+```text
 $ {predict_command}
 {predict_output}
 ```
 
 In a program of yours, which needs no code of the network:
 
+<!-- not run: it needs the run folder that the command above wrote -->
 ```python
 from dgconv import deploy
 

@@ -35,6 +35,7 @@ def tune(
     label_column: str | None = None,
     smallest_crop: float | None = None,
     workers: int | None = None,
+    in_memory: bool = False,
     skip_corrupt_images: bool = False,
     target_speedup: float | None = None,
     max_drop: float | None = None,
@@ -68,6 +69,7 @@ def tune(
         label_column: Column to take the labels from, in Parquet files that have several.
         smallest_crop: Share of a photo that a training crop covers at least; default 0.08.
         workers: Processes that decode large images; default one a core, at most 8.
+        in_memory: Decode photos once and keep them in memory.
         skip_corrupt_images: Name corrupt images in a warning and go on without them.
         target_speedup: Of the whole network over its fastest dense form in float32; the least rate is taken for it.
         max_drop: Points by which the error may rise.
@@ -102,6 +104,7 @@ def tune(
         label_column=label_column,
         smallest_crop=smallest_crop,
         workers=workers,
+        in_memory=in_memory,
         skip_corrupt_images=skip_corrupt_images,
     )
     goal = Goal(
@@ -121,16 +124,13 @@ def tune(
     with process_group(device_name) as (device_name, is_first), _folder(out, network, dry_run) as folder:
         progress = make_console(stderr=json, quiet=not is_first)
         with _display(progress) as display, _telling_how_to_go_on(resume or folder, network, dry_run):
-            watching: dict[str, Any] = {
-                "device": device_name,
-                "watch": partial(_watch, display),
-                "tell": _teller(display),
-            }
+            followed: dict[str, Any] = {"watch": partial(_watch, display), "tell": _teller(display)}
+            followed |= {"device": device_name, "command": repeating}
             if resume is not None:
-                tuned = go_on(resume, network=network or None, time=time, **watching)
+                tuned = go_on(resume, network=network or None, time=time, **followed)
             else:
                 request = Request(network, str(weights) if weights else None, table, goal)
-                tuned = begin(request, folder, plan_file=plan, dry_run=dry_run, **watching)
+                tuned = begin(request, folder, plan_file=plan, dry_run=dry_run, **followed)
         if is_first:
             show(tuned.results, json, lambda _: _print(tuned, dry_run))
 

@@ -305,8 +305,8 @@ class _Tuning:
             )
         tuned: ImageClassifier | None = None
         rows: list[dict[str, Any]] = [_row(AS_IT_IS, "float32", before["error"], None)]
-        if before.get("int8_error") is not None:
-            rows.append(_row(AS_IT_IS, "int8", before["int8_error"], None))
+        if "int8" in before["errors"]:
+            rows.append(_row(AS_IT_IS, "int8", before["errors"]["int8"], None))
         if plan.is_worth_it:
             tuned = self._fine_tune(original, plan, settings, rows, before)
         if tuned is not None and self.goal.against == "static":
@@ -353,14 +353,14 @@ class _Tuning:
         begin = time.monotonic()
         evaluation = evaluate(original, self.data.test)
         seconds = time.monotonic() - begin
-        forms = steps.forms_of(original, self.data, self.notes, "the network as it is")
+        forms = steps.forms_of(original, self.data, self.notes, AS_IT_IS)
         bench = steps.time_all(None, original, self.data, self.goal.threads)
         runtime, best = steps.fastest(asdict(bench), "float32")
         self.tell(f"error {evaluation.error:.2f} %; fastest in float32: {runtime}, {1e3 * best:.2f} ms")
         return {
             "error": evaluation.error,
             "evaluation_seconds": seconds,
-            "int8_error": forms["int8"].error if "int8" in forms else None,
+            "errors": {precision: form.error for precision, form in forms.items()},
             "runtime": runtime,
             "baseline": best,
             "measuring_seconds": time.monotonic() - begin,
@@ -552,17 +552,16 @@ class _Tuning:
         if rank() != 0:
             return Tuned(plain(original), None, plan, {}, self.folder)
         self.tell("measuring again")
-        forms = {"original": steps.forms_of(original, self.data, [], "the network as it is")}
-        if tuned is not None:
-            forms["tuned"] = steps.forms_of(tuned, self.data, self.notes, "the tuned network")
+        forms = steps.forms_of(tuned, self.data, self.notes, "the tuned network") if tuned is not None else {}
         bench = self.state.step(
             "bench", lambda: steps.time_all(tuned, original, self.data, self.goal.threads).to_dict()
         )
         kinds = {"original": "dense", "tuned": "model"}
+        errors = {"original": before["errors"], "tuned": {precision: form.error for precision, form in forms.items()}}
         found = {
-            (which, precision): (form.error, steps.seconds_of(bench, kinds[which], precision))
-            for which, of_one in forms.items()
-            for precision, form in of_one.items()
+            (which, precision): (error, steps.seconds_of(bench, kinds[which], precision))
+            for which, of_one in errors.items()
+            for precision, error in of_one.items()
         }
         if ("tuned", "int8") in found:
             rows.append(_row("quantized", "int8", found["tuned", "int8"][0], None))
@@ -572,7 +571,7 @@ class _Tuning:
         which, precision = self._best(found, before)
         error, seconds = found[which, precision]
         is_gain = which == "tuned"
-        best = forms[which][precision].prepared
+        best = forms[precision].prepared if is_gain else steps.prepare_again(original, precision, self.data)
         runtime, dense = steps.fastest(bench, "float32")
         int8_runtime, dense_int8 = steps.fastest(bench, "int8")
         verdict = (

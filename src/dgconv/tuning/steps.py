@@ -54,16 +54,20 @@ class Form:
 
 def forms_of(model: nn.Module, data: Data, notes: list[str], name: str) -> dict[Precision, Form]:
     """The network prepared in each precision that it can be had in, with the error on the test images."""
-    images = calibration_images(data.train, count=RANGE_IMAGES)
     found: dict[Precision, Form] = {}
     for precision in PRECISIONS:
         try:
-            prepared = prepare_as(plain(model), precision, images)
+            prepared = prepare_again(model, precision, data)
         except UserError as error:
             notes.append(f"{name} in {precision}: {error}")
             continue
         found[precision] = Form(prepared, evaluate(prepared, data.test).error)
     return found
+
+
+def prepare_again(model: nn.Module, precision: Precision, data: Data) -> PreparedModel:
+    """The same form that :func:`forms_of` has tried."""
+    return prepare_as(plain(model), precision, calibration_images(data.train, count=RANGE_IMAGES))
 
 
 def time_all(model: nn.Module | None, dense: nn.Module, data: Data, threads: tuple[int, ...]) -> Bench:
