@@ -13,15 +13,18 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from dgconv import DynamicGroupConv2d, count_macs, dynamic_layers
+from dgconv import DynamicGroupConv2d, count_macs, create_model, dynamic_layers
 from dgconv.analysis import figures
 from dgconv.analysis.figures.contributions import contributions, spread_over_heads
+from dgconv.analysis.figures.maps import _shallow_and_deep
 from dgconv.analysis.figures.style import look_of
+from dgconv.analysis.figures.time_split import with_standard_groups
 from dgconv.analysis.likeness import jaccard, shuffled
 from dgconv.analysis.trained_run import TrainedRun
 from dgconv.cli import main
 from dgconv.errors import UserError
 from dgconv.layers import keep_count
+from dgconv.ops import native
 from dgconv.train import Recipe, evaluate, train
 from dgconv.train.schedule import RAMP_END, WARM_UP_END
 
@@ -83,6 +86,26 @@ def test_contributions(run):
     assert spread_over_heads(DynamicGroupConv2d(4, 4, 1, heads=1), 9) == [0, 1, 2, 3]
 
 
+def test_contributions_in_a_plain_network(dense_run, head_run):
+    drawing, numbers = figures.draw_contributions(dense_run)
+    values = torch.tensor(numbers["contributions"])  # [2 images, outputs, C]
+    layer = dense_run.model.get_submodule(numbers["layer"])
+    assert type(layer) is torch.nn.Conv2d
+    assert values.shape == (2, 4, layer.in_channels)
+    assert all(all(channels) for image in numbers["kept"] for channels in image), "it keeps them all"
+    assert numbers["classes"][0] != numbers["classes"][1]
+    images, seen = dense_run.data.test.batches(64, train=False), []
+    first = next(images)
+    places = [first[1].tolist().index(dense_run.data.classes.index(name)) for name in numbers["classes"]]
+    layer.register_forward_hook(lambda layer, args, out: seen.append(out.mean((2, 3))))
+    with torch.no_grad():
+        dense_run.model(first[0][places])
+    torch.testing.assert_close(values.sum(2), seen[0][:, numbers["outputs"]], rtol=1e-3, atol=1e-4)
+    assert "which computes all of them" in drawing.get_suptitle()
+    with pytest.raises(UserError, match="unknown convolution 'nowhere'"):
+        figures.draw_contributions(dense_run, "nowhere")
+
+
 @pytest.mark.slow
 def test_long_names_of_classes_fit(head_run, monkeypatch):
     long = [f"{name}: {'a very long name ' * 4}" for name in head_run.data.classes]
@@ -110,6 +133,34 @@ def test_maps(run):
     assert numbers["classes"][0] == numbers["classes"][1] != numbers["classes"][2]
     assert all(0 < share < 1 for block in ("shallow", "deep") for share in numbers[block]["kept_share"])
     assert 0 <= numbers["shallow"]["channels_disputed"] < 1
+
+
+@pytest.mark.slow
+def test_maps_and_probabilities_of_chosen_layers(head_run, tmp_path):
+    names = list(head_run.recording.layers)
+    drawing, numbers = figures.draw_maps(head_run, blocks=[range(2, 4), range(1, 2), range(4, 5)])
+    assert numbers["layers"] == {"layers 2–3": names[1:3], "layer 1": names[:1], "layer 4": names[3:]}
+    assert "the images disagree about" in drawing.get_suptitle()
+    made = list(figures.make_figures([head_run], tmp_path, ["maps", "probabilities"], ["2-3", "4"]))
+    assert [one.figure for one in made] == ["maps", "probabilities-2", "probabilities-3", "probabilities-4"]
+    shown = json.loads((tmp_path / "probabilities-3.json").read_text())
+    assert shown["layer"] == names[2]
+    (beyond,) = figures.make_figures([head_run], tmp_path, ["maps"], ["33-36"])
+    assert beyond.reason.startswith("layers 33–36 of a network that has 4 dynamic layers")
+
+
+def test_the_layers_of_the_paper_where_there_are_as_many():
+    assert list(_shallow_and_deep(36).values()) == [range(5, 9), range(33, 37)]
+    assert list(_shallow_and_deep(35).values()) == [range(1, 5), range(32, 36)]
+    assert list(_shallow_and_deep(1).values()) == [range(1, 2), range(1, 2)]
+
+
+@pytest.mark.parametrize("text", ["0", "3-2", "a", "1-", "-1", "1-2-3", "", "²", "100000"])
+def test_layers_that_are_none(text, head_run, tmp_path):
+    with pytest.raises(UserError, match="`layers` are"):
+        list(figures.make_figures([head_run], tmp_path, layers=[text]))
+    with pytest.raises(UserError, match="4 numbers or ranges at most"):
+        list(figures.make_figures([head_run], tmp_path, layers=list("12345")))
 
 
 def test_probabilities(run):
@@ -194,6 +245,19 @@ def test_time_split(head_run):
     assert sum(numbers["seconds"].values()) == pytest.approx(numbers["total"])
     assert 0 < numbers["total"] < 5
     assert all(seconds >= 0 for seconds in numbers["seconds"].values())
+    if native.available():
+        assert {"convolution", "gather", "generator"} <= numbers["seconds"].keys()
+
+
+@pytest.mark.parametrize(("rate", "alike"), [(0.75, True), (0.5, True), (2 / 3, False), (0.6, False)])
+def test_standard_groups_of_the_same_cost(rate, alike):
+    model = create_model("condensenet20_dgc", pruning_rate=rate)
+    twin = with_standard_groups(model)
+    assert (twin is not None) == alike
+    if twin is not None:
+        assert not list(dynamic_layers(twin))
+        assert count_macs(twin).macs == count_macs(create_model("condensenet20_sgc", groups=round(1 / (1 - rate)))).macs
+        assert list(dynamic_layers(model)), "the model is as it was"
 
 
 @pytest.mark.slow
@@ -317,7 +381,7 @@ def test_without_dynamic_layers(tmp_path):
     assert numbers["stages"] == []
     assert len(drawing.axes) == 2, "no empty panel"
     made = {one.figure: one.reason for one in figures.make_figures([dense], tmp_path / "out")}
-    assert [name for name, reason in made.items() if not reason] == ["training", "error_over_macs"]
+    assert [name for name, reason in made.items() if not reason] == ["training", "contributions", "error_over_macs"]
 
 
 @pytest.mark.parametrize("draw", [figures.draw_contributions, figures.draw_maps])

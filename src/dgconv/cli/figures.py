@@ -14,6 +14,7 @@ def figures(
     runs: Positional[tuple[Path, ...]],
     out: Path,
     only: tuple[str, ...] = (),
+    layers: tuple[str, ...] = (),
     data_dir: str | None = None,
     examples: int = 256,
     json: bool = False,
@@ -24,6 +25,7 @@ def figures(
         runs: Run folders, or names of published weights.
         out: Folder to write to.
         only: Names of figures, to make no others.
+        layers: Numbers or ranges of the dynamic layers that maps and probabilities show, such as 5-8 33-36.
         data_dir: Folder of the data set, if it is no longer where it was.
         examples: Test images to look at one by one.
         json: Print JSON instead of lines.
@@ -40,7 +42,7 @@ def figures(
         console.print(f"{what}: {said}", soft_wrap=True, markup=False, highlight=False)
 
     results = []
-    for made in make_figures(folders, out, only):
+    for made in make_figures(folders, out, only, layers):
         results.append(made)
         if not json:
             tell(made)

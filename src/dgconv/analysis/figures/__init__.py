@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ...errors import UserError, unknown_name
 from ..trained_run import TrainedRun
+from ._layers import read_layers
 from .ablation import draw_ablation
 from .adaptive_budget import draw_adaptive_budget
 from .contributions import draw_contributions
@@ -47,20 +48,39 @@ class Made:
     reason: str = ""
 
 
-def make_figures(runs: Sequence[TrainedRun], out: Path, only: Sequence[str] = ()) -> Iterator[Made]:
-    """Every figure that the runs allow, or ``only`` those named, written to a folder (a folder a run, if several)."""
+def make_figures(
+    runs: Sequence[TrainedRun], out: Path, only: Sequence[str] = (), layers: Sequence[str] = ()
+) -> Iterator[Made]:
+    """Every figure that the runs allow, or ``only`` those named, written to a folder (a folder a run, if several).
+
+    ``layers``, such as ``["5-8", "33"]``, are those that maps and probabilities show, counted from 1 on.
+    """
+    of_a_run = _showing(read_layers(layers))
     for name in only:
         if name not in OF_A_RUN | OF_SEVERAL:
             raise unknown_name("figure", name, OF_A_RUN | OF_SEVERAL)
     check_matplotlib()
     for number, run in enumerate(runs, start=1):
         folder = out if len(runs) == 1 else out / f"{number}-{run.name}"
-        for name, draw in OF_A_RUN.items():
-            if not only or name in only:
+        for name, draw in of_a_run.items():
+            if not only or name.partition("-")[0] in only:
                 yield _make(name, str(run.folder), partial(draw, run), folder)
     for name, draw_several in OF_SEVERAL.items():
         if not only or name in only:
             yield _make(name, "", partial(draw_several, runs), out)
+
+
+def _showing(blocks: list[range]) -> dict[str, Callable[[TrainedRun], Drawing]]:
+    """The figures of a run with certain layers, if any are given; each of them has its own figure of probabilities."""
+    if not blocks:
+        return OF_A_RUN
+    others = {name: draw for name, draw in OF_A_RUN.items() if name != "probabilities"}
+    numbers = dict.fromkeys(number for block in blocks for number in block)
+    return {
+        **others,
+        "maps": partial(draw_maps, blocks=blocks),
+        **{f"probabilities-{number}": partial(draw_probabilities, number=number) for number in numbers},
+    }
 
 
 def _make(name: str, run: str, draw: Callable[[], Drawing], folder: Path) -> Made:

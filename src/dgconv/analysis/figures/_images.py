@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ...data import Data
+from ...data import Data, Split
 from ...errors import UserError
 from ..recording import Recording
 
@@ -23,6 +23,20 @@ def one_of_each_class(recording: Recording, classes: int, of_each: int = 1) -> t
     if len(places) < 2:
         raise UserError(f"needs {max(2, of_each)} recorded examples at least, of two classes; record more of them")
     return recording.example_images[places], recording.example_labels[places].tolist(), places
+
+
+def first_of_each_class(split: Split, classes: int) -> tuple[Tensor, list[int]]:
+    """The first image of each of the classes that come first: images, labels."""
+    found: dict[int, Tensor] = {}
+    for images, labels in split.batches(64, train=False):
+        for image, label in zip(images, labels.tolist(), strict=True):
+            found.setdefault(label, image)
+        if len(found) >= classes:
+            break
+    if len(found) < classes:
+        raise UserError(f"needs test images of {classes} classes")
+    chosen = list(found)[:classes]
+    return torch.stack([found[label] for label in chosen]), chosen
 
 
 def shortened(name: str, letters: int) -> str:

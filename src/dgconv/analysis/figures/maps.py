@@ -1,5 +1,6 @@
 """Saliencies and kept channels of several images, at shallow and deep layers (the paper's seventh figure)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 from ..recording import LayerRecord
 from ..trained_run import TrainedRun
 from ._images import one_of_each_class, shortened, show_image
+from ._layers import DEEP, SHALLOW, of_block, titled
 from .style import SALIENCY_MAP, Drawing, entitle, in_large_type, new_figure
 
 LAYERS_A_BLOCK = 4
@@ -17,24 +19,29 @@ CLASS_LETTERS = 11  # that fit beside an image
 
 
 @in_large_type
-def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -> Drawing:
-    """Each row an image; in each map a row for every head of every layer, a column for every channel."""
+def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH, blocks: Sequence[range] = ()) -> Drawing:
+    """Each row an image; in each map a row for every head of every layer, a column for every channel.
+
+    Args:
+        blocks: numbers of the layers to show, from 1 on; default those of the paper, or else the first and the last.
+    """
     recording = run.recording
     images, labels, places = one_of_each_class(recording, classes, of_each)
     layers = list(recording.layers.values())
-    count = max(1, min(LAYERS_A_BLOCK, len(layers) // 2))
-    blocks = {"shallow": layers[:count], "deep": layers[-count:]}
+    shown = {titled(block): block for block in blocks} or _shallow_and_deep(len(layers))
+    by_title = {title: of_block(layers, block) for title, block in shown.items()}
     numbers: dict[str, Any] = {
         "classes": [run.data.classes[label] for label in labels],
-        "layers": {block: [layer.name for layer in members] for block, members in blocks.items()},
+        "layers": {title: [layer.name for layer in members] for title, members in by_title.items()},
     }
 
     figure = new_figure(0.6 + 1.2 * len(images) + 0.7)
-    panels = figure.subplots(len(images), 5, width_ratios=(1, 2, 2, 2, 2), squeeze=False)
-    for index, (block, members) in enumerate(blocks.items()):
+    widths = (1, *(2,) * 2 * len(shown))
+    panels = figure.subplots(len(images), len(widths), width_ratios=widths, squeeze=False)
+    for index, (title, members) in enumerate(by_title.items()):
         saliencies, masks = stacked(members, places)
         probability = masks.float().mean(0)
-        numbers[block] = {
+        numbers[title] = {
             "kept_share": masks.float().mean((1, 2)).tolist(),
             "channels_disputed": float(((probability > 0) & (probability < 1)).float().mean()),
         }
@@ -50,9 +57,8 @@ def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -
                 heads = members[0].heads
                 for border in range(heads, heads * len(members), heads):
                     axes.axhline(border - 0.5, color="#D55E00", lw=0.7)
-        first, last = (layers.index(member) + 1 for member in (members[0], members[-1]))
-        which = f"layer {first}" if first == last else f"layers {first}–{last}"
-        panels[0, 1 + 2 * index].set_title(f"{block} ({which}):\nsaliency")
+        which = title if blocks else f"{title} ({titled(shown[title])})"
+        panels[0, 1 + 2 * index].set_title(f"{which}:\nsaliency")
         panels[0, 2 + 2 * index].set_title("\nkept channels, white")
         for panel in (panels[-1, 1 + 2 * index], panels[-1, 2 + 2 * index]):
             panel.set_xlabel(f"the first {masks.shape[2]} channels")
@@ -62,13 +68,21 @@ def draw_maps(run: TrainedRun, classes: int = CLASSES, of_each: int = OF_EACH) -
     bar = figure.colorbar(shade, ax=panels[:, 1:], location="bottom", shrink=0.4, aspect=40, pad=0.01)
     bar.set_label("saliency, as a share of the largest in its layer")
     bar.outline.set_visible(False)
-    disputed = " and ".join(f"{numbers[block]['channels_disputed']:.0%} of the {block}" for block in blocks)
+    of_which = {title: f"those of {title}" if blocks else f"the {title}" for title in shown}
+    disputed = " and ".join(f"{numbers[title]['channels_disputed']:.0%} of {of_which[title]}" for title in shown)
     entitle(
         figure,
         f"Which channels each image chooses in {run.name}\n"
         f"a row for each head; the images disagree about {disputed} channels",
     )
     return Drawing(figure, numbers)
+
+
+def _shallow_and_deep(count: int) -> dict[str, range]:
+    if count >= DEEP.stop - 1:
+        return {"shallow": SHALLOW, "deep": DEEP}
+    each = max(1, min(LAYERS_A_BLOCK, count // 2))
+    return {"shallow": range(1, 1 + each), "deep": range(count - each + 1, count + 1)}
 
 
 def stacked(layers: list[LayerRecord], places: list[int]) -> tuple[Tensor, Tensor]:

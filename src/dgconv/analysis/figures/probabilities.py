@@ -3,16 +3,23 @@
 import torch
 
 from ..trained_run import TrainedRun
+from ._layers import FOLLOWED, of_block
 from .style import GREY, SERIES, Drawing, entitle, in_house_style, new_figure
 
 
 @in_house_style
-def draw_probabilities(run: TrainedRun, layer_name: str | None = None) -> Drawing:
+def draw_probabilities(run: TrainedRun, layer_name: str | None = None, number: int | None = None) -> Drawing:
     """
     Args:
-        layer_name: a dynamic layer; default a deep one.
+        layer_name: a dynamic layer; default the one that the paper follows, or else a deep one.
+        number: instead, which one it is, from 1 on.
     """
-    name, recording = run.pick_layer(layer_name, depth=3 / 4), run.recording
+    recording = run.recording
+    if number is None and layer_name is None and len(recording.layers) >= FOLLOWED:
+        number = FOLLOWED
+    if number is not None:
+        (layer_name,) = of_block(list(recording.layers), range(number, number + 1))
+    name = run.pick_layer(layer_name, depth=3 / 4)
     layer = recording.layers[name]
     probability = layer.pruning_probability  # [H, C]
     never, always = layer.kept == layer.images, layer.kept == 0
