@@ -70,7 +70,8 @@ def with_standard_groups(model: nn.Module) -> nn.Module | None:
     for _, layer in dynamic_layers(twin):
         groups = round(1 / (1 - layer.pruning_rate))
         same_cost = abs(groups * (1 - layer.pruning_rate) - 1) < 1e-6
-        if not same_cost or layer.in_channels % groups or layer.out_channels % groups or any(layer.extra_padding):
+        is_padded_otherwise = layer.same or any(layer.extra_padding)
+        if not same_cost or layer.in_channels % groups or layer.out_channels % groups or is_padded_otherwise:
             return None
         swaps[layer] = StandardGroupConv2d(
             layer.in_channels, layer.out_channels, layer.kernel_size, layer.stride, layer.padding, layer.dilation,
