@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..data.sample import sample
 from ..deploy import save
 from ..deploy.precision import prepare_as
 from ..environment import usable_cores
-from ..errors import UserError
+from ..errors import UserError, unknown_name
 from ..files import write_atomically
 from ..models import load_model
 from ..runs import RunFolder
@@ -54,6 +54,7 @@ class Point:
 class Study:
     """What a file plans. ``teacher`` are the settings of the network that all others imitate; empty without one."""
 
+    title: str
     shared: dict[str, Any]
     teacher: dict[str, Any]
     points: dict[str, Point]
@@ -66,18 +67,28 @@ class Study:
             raise UserError(f"cannot read the study {file}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{file} is no TOML: {error}") from error
-        if unknown := values.keys() - {"shared", "teacher", "families", "points"}:
-            raise UserError(f"{file} has a table {sorted(unknown)[0]!r}; a study has shared, teacher, families, points")
+        if unknown := values.keys() - {"title", "shared", "teacher", "families", "points"}:
+            raise UserError(
+                f"{file} has a table {sorted(unknown)[0]!r}; a study has title, shared, teacher, families, points"
+            )
         families, points = values.get("families", {}), values.get("points", {})
         if not points:
             raise UserError(f"{file} plans no points; give each a line in [points]")
         return Study(
+            str(values.get("title", file.stem)),
             values.get("shared", {}),
             values.get("teacher", {}),
             {name: _point(name, of_point, families, file) for name, of_point in points.items()},
         )
 
-    def recipe(self, point: Point, seed: int, data_dir: str, folder: Path) -> Recipe:
+    def only(self, names: Sequence[str]) -> "Study":
+        """The same with some of its points; all, if none is named."""
+        for name in names:
+            if name not in self.points:
+                raise unknown_name("point", name, self.points)
+        return replace(self, points={name: p for name, p in self.points.items() if not names or name in names})
+
+    def recipe(self, point: Point, seed: int, data_dir: str | None, folder: Path) -> Recipe:
         """How a point is trained; the run of the teacher lies in the folder of all runs."""
         imitates = {"teacher": str(folder / TEACHER)} if self.teacher else {}
         settings = {**self.shared, **imitates, **point.settings}
@@ -85,7 +96,7 @@ class Study:
             settings.pop("teacher", None)
         return Recipe.of(point.name, data_dir=data_dir, seed=seed, **settings)
 
-    def teacher_recipe(self, data_dir: str) -> Recipe:
+    def teacher_recipe(self, data_dir: str | None) -> Recipe:
         own = {key: value for key, value in self.shared.items() if not key.startswith("distillation")}
         return Recipe.of(TEACHER, data_dir=data_dir, **(own | self.teacher))
 
@@ -111,8 +122,12 @@ class StudyRun:
     recipe: Recipe
     folder: Path
 
+    @property
+    def is_deployed(self) -> bool:
+        return (self.folder / DEPLOYED).exists()
 
-def plan_study(study: Study, seeds: Sequence[int], data_dir: str, folder: Path) -> list[StudyRun]:
+
+def plan_study(study: Study, seeds: Sequence[int], data_dir: str | None, folder: Path) -> list[StudyRun]:
     """All networks, the first seed of each before any second."""
     return [
         StudyRun(point, seed, study.recipe(point, seed, data_dir, folder), folder / run_name(point.name, seed))
@@ -124,7 +139,7 @@ def plan_study(study: Study, seeds: Sequence[int], data_dir: str, folder: Path) 
 def train_study(
     study: Study,
     runs: Sequence[StudyRun],
-    data_dir: str,
+    data_dir: str | None,
     folder: Path,
     *,
     device: str = "cpu",
@@ -142,7 +157,7 @@ def train_study(
 
 def deploy_runs(runs: Iterable[StudyRun], data: Data, workers: int | None = None) -> None:
     """Errors of each trained network as it is deployed, in its folder; of those that have none yet."""
-    todo = [run.folder for run in runs if is_trained(run) and not (run.folder / DEPLOYED).exists()]
+    todo = [run.folder for run in runs if is_trained(run) and not run.is_deployed]
     global _DATA
     _DATA = data  # forked processes have it, too
     with ProcessPoolExecutor(workers or usable_cores(), mp_context=get_context("fork")) as pool:
@@ -155,8 +170,9 @@ _DATA: Data | None = None
 
 
 def is_trained(run: StudyRun) -> bool:
+    """Whether it went through all of its epochs, as its log says: the checkpoint may have been taken away since."""
     done = RunFolder(run.folder)
-    return done.has_checkpoint and len(done.metrics) == run.recipe.training.epochs
+    return done.has_metrics and len(done.metrics) == run.recipe.training.epochs
 
 
 def _deploy(folder: Path) -> str | None:
