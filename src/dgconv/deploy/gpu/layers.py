@@ -84,8 +84,9 @@ class DynamicConv:
 
     def shape(self, x: Tensor) -> Shape:
         geometry = self.geometry
+        batch, channels, height, width = x.shape
         return Shape(
-            x.shape[0], *x.shape[1:], self.outputs, self.heads, self.keep, geometry.kernel, geometry.stride,
+            batch, channels, height, width, self.outputs, self.heads, self.keep, geometry.kernel, geometry.stride,
             geometry.padding, x.dtype, self.norm is not None, self.by_head,
         )  # fmt: skip
 
@@ -95,7 +96,8 @@ class DynamicConv:
         x, sums = planes
         if sums is None or self.norm is not None:
             sums = dynamic_conv.sums(x, self.norm)
-        index, gates = dynamic_conv.select(sums, x[0, 0].numel(), *self.generator, self.keep, self.places)
+        weight1, weight2, bias = self.generator
+        index, gates = dynamic_conv.select(sums, x[0, 0].numel(), weight1, weight2, bias, self.keep, self.places)
         if isinstance(form, str):
             return self._masked(x, index, gates, residual), None
         return dynamic_conv.convolve(

@@ -173,7 +173,7 @@ class GpuModel(nn.Module):
     def _run_step(
         self, step: Step, values: dict[str, Any], sums: dict[str, Tensor], forms: Any, calls: dict[Shape, Any] | None
     ) -> None:
-        layer = self.layers.get(step.output)
+        layer: Any = self.layers.get(step.output)
         match step:
             case Conv():
                 x, residual = values[step.input], None if step.residual is None else values[step.residual]
