@@ -42,7 +42,7 @@ def macs(
 
     Args:
         model: Name of a model (see 'dgconv models'), a run folder, or the name of published weights.
-        paper: Instead, set every figure the paper reports beside ours.
+        paper: Instead, set the MACs that the paper reports beside ours, for its tables and the points of its figures.
         convention: What counts: 'paper', or 'authors' for all that the authors' code adds up.
         num_classes: Classes of the model.
         pruning_rate: Share of the input channels each head leaves out.
