@@ -18,6 +18,9 @@ from typing import Annotated
 import pyarrow.parquet as pq
 import tyro
 
+from dgconv.text import PlainConsole
+from dgconv.tuning import Plan
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 WIDTH = 100  # columns of what commands print
@@ -48,19 +51,7 @@ $ {train_command}
 {train_output}
 ```
 
-## 3. What could be gained?
-
-A plan, and how long it would take. Nothing is trained:
-
-```text
-$ {plan_command}
-{plan_output}
-```
-
-Each convolution was timed on this machine, dense and dynamic, in float32 and in int8. Those that gain nothing are left
-as they are, and the last column says why.
-
-## 4. Make it fast
+## 3. Make it fast
 
 ```text
 $ {tune_command}
@@ -72,6 +63,18 @@ $ {tune_command}
 The run folder holds `fast/`, the float network, `plan.json` to repeat the decisions, and `report.html` with all
 runtimes and all layers side by side. Stopped by Ctrl-C, a time limit or a lost machine, it goes on exactly with
 `dgconv tune --resume`.
+
+## 4. What was decided, and why
+
+`dgconv tune ... --dry-run` prints the plan and an estimate of the time, and trains nothing. Here is the one that was
+followed, as `print(dgconv.tuning.Plan.from_dict(...))` shows `tuned/plan.json`:
+
+```text
+{plan_output}
+```
+
+Each convolution was timed on this machine, dense and dynamic, in float32 and in int8. Those that gain nothing are left
+as they are, and the last column says why.
 
 ## 5. Use it
 
@@ -120,14 +123,13 @@ def main(
     photo = next(Path(f"photos/test/{names[0]}").iterdir())
     outputs = {
         "train": run(train, Path("dense/config.json")),
-        "plan": run([*tune, "--dry-run"], None),
         "tune": run([*tune, "--out", "tuned"], Path("tuned/results.json")),
         "predict": run(["dgconv", "predict", "tuned/fast", str(photo)], None),
     }
     results = json.loads(Path("tuned/results.json").read_text())
+    outputs["plan"] = print_plan(results["plan"])
     shown = {
-        "train": [*train[:4], *train[4:]],
-        "plan": [*tune, "--dry-run"],
+        "train": train,
         "tune": [*tune, "--out", "tuned"],
         "predict": ["dgconv", "predict", "tuned/fast", str(photo)],
     }
@@ -189,6 +191,13 @@ def run(command: list[str], made: Path | None) -> str:
             raise SystemExit(f"{shlex.join(command)}:\n{result.stdout}\n{result.stderr}")
         log.write_text(result.stdout)
     return "\n".join(line.rstrip() for line in log.read_text().strip().splitlines())
+
+
+def print_plan(values: dict) -> str:
+    console = PlainConsole(width=WIDTH, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(Plan.from_dict(values, "the plan"))
+    return "\n".join(line.rstrip() for line in captured.get().strip().splitlines())
 
 
 def draw(results: dict, file: Path) -> None:

@@ -507,7 +507,7 @@ class _Tuning:
             key: config[key] for key in ("recipe", "classes", "images", "epochs_done", "environment") if key in config
         }
         save_model(model, self.folder, **extra, input_size=self.data.input_size)
-        (self.folder / "metrics.jsonl").write_bytes(RunFolder(folder).metrics_bytes)
+        RunFolder(self.folder).write_metrics(RunFolder(folder).metrics_bytes)
         return model
 
     def _against_static(
