@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d, StandardGroupConv2d, deploy
 from dgconv.deploy.graph import Conv, Elementwise, Torch
+from dgconv.errors import UserError
 from dgconv.layers import FeatureBoostingConv2d
 from dgconv.layers.fusible import BatchNormReLU2d
 from dgconv.layers.indexed import IndexedGroupConv2d, SplitConv2d
@@ -500,3 +501,90 @@ def test_no_read_moves_past_code_that_changes_the_value(engine: str, reads: str)
     model.eval()
     x = torch.randn(2, 4, 7, 9)
     torch.testing.assert_close(deploy.prepare(model)(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+class PadsTheDifference(nn.Module):
+    """As U-Nets do where sizes are odd: what is missing is computed from both sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.up, self.last = nn.ConvTranspose2d(8, 8, 2, 2), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = F.relu(self.first(x))
+        b = self.up(F.relu(self.second(F.max_pool2d(a, 2))))
+        down, right = a.size(2) - b.size()[2], a.shape[3] - b.shape[-1]
+        b = F.pad(b, [right // 2, right - right // 2, down // 2, down - down // 2])
+        if b.shape[-1] != a.shape[-1] or down < 0:
+            raise ValueError("they differ")
+        return self.last(torch.cat([a, b], dim=1)).view(x.size(0), 4, -1).mean(2)
+
+
+class Branches(nn.Module):
+    """Pools only what is small, and leaves the number of images open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(3, 8, 3, padding=1), nn.Parameter(torch.rand(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, channels, height, width = x.shape
+        assert channels == 3
+        x = self.conv(x) * self.scale.view(1, -1, 1, 1)
+        if height < 10 or width < 10:
+            x = F.interpolate(x, (2 * height, 2 * width))
+        return F.relu(x).mean((2, 3)).view(batch, -1)
+
+
+@pytest.mark.parametrize("make", [PadsTheDifference, Branches])
+def test_code_that_looks_at_sizes_is_followed_with_an_example(make: type[nn.Module], engine: str, tmp_path) -> None:
+    model, x = nn.Sequential(make(), nn.Identity()).eval(), torch.randn(3, 3, 9, 13)
+    assert any("cannot be followed" in row.reason for row in deploy.prepare(model).report().left)
+    before = x.clone()
+    prepared = deploy.prepare(model, example=x)
+    assert torch.equal(x, before)
+    with torch.no_grad():
+        torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
+    if make is Branches and engine == "native":
+        assert all(row.step == "Tensor.size" for row in prepared.report().left)
+    deploy.save(prepared, tmp_path)
+    loaded = deploy.load(tmp_path)
+    torch.testing.assert_close(loaded(x[:1]), prepared(x)[:1], rtol=1e-4, atol=1e-5)
+    for one in (prepared, loaded):
+        with pytest.raises(UserError, match="prepared for images of 9 x 13 pixels"):
+            one(torch.randn(1, 3, 12, 12))
+
+
+def test_an_example_does_not_bind_what_does_not_look_at_sizes() -> None:
+    prepared = deploy.prepare(nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).eval(), example=torch.randn(1, 3, 8, 8))
+    assert prepared.graph.size is None
+    assert prepared(torch.randn(1, 3, 5, 6)).shape == (1, 4, 5, 6)
+
+
+def test_what_depends_on_values_is_left_with_an_example_too() -> None:
+    class ByValue(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.conv(x) if x.mean() > 0 else x[:, :1]
+
+    model, x = nn.Sequential(nn.Conv2d(3, 3, 1), ByValue()).eval(), torch.randn(2, 3, 5, 5)
+    prepared = deploy.prepare(model, example=x)
+    for image in (x, x + 9, x - 9):
+        torch.testing.assert_close(prepared(image), model(image))
+
+
+@pytest.mark.parametrize(
+    "example", [3, torch.randn(3, 4, 4), torch.zeros(1, 3, 4, 4).double(), torch.zeros(0, 3, 4, 4)]
+)
+def test_examples_that_are_none(example: object) -> None:
+    with pytest.raises(UserError, match="`example` must be images"):
+        deploy.prepare(nn.Conv2d(3, 4, 1).eval(), example=example)
+
+
+def test_an_example_that_the_model_does_not_take() -> None:
+    with pytest.raises(UserError, match="the model does not take the example"):
+        deploy.prepare(nn.Conv2d(3, 4, 1).eval(), example=torch.zeros(1, 5, 4, 4))

@@ -361,11 +361,13 @@ def tensors_of(record: Any) -> Iterator[Tensor]:
 
 @dataclass
 class Graph:
-    """Steps in order; ``input`` is the network's image tensor, ``output`` its result."""
+    """Steps in order; ``input`` is the network's image tensor, ``output`` its result. With a ``size`` it is made for
+    images of that height and width alone."""
 
     input: str
     output: str
     steps: list[Step] = field(default_factory=list)
+    size: Pair | None = None
 
 
 def byte_values(graph: Graph) -> set[str]:

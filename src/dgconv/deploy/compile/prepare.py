@@ -3,6 +3,7 @@
 import copy
 import inspect
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, overload
 
 import torch
@@ -33,6 +34,7 @@ GPU_PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 def prepare(
     model: nn.Module,
     *,
+    example: Tensor | None = ...,
     precision: Literal["float32", "int8"] | None = ...,
     calibration: Tensor | Iterable[Any] | None = ...,
     evaluate: Evaluate | None = ...,
@@ -48,6 +50,7 @@ def prepare(
 def prepare(
     model: nn.Module,
     *,
+    example: Tensor | None = None,
     device: torch.device | str = "cpu",
     precision: Literal["float32", "int8", "bfloat16", "float16"] | None = None,
     calibration: Tensor | Iterable[Any] | None = None,
@@ -74,6 +77,8 @@ def prepare(
 
     Args:
         model: in eval mode, float32, on the CPU; called with one tensor, [batch, channels, height, width].
+        example: images as the model will see them, if its code branches on their sizes or computes with them. Such code
+            is followed as it runs for these, and what comes out takes images of this height and width only.
         device: ``cpu``, or a GPU such as ``cuda``.
         precision: of the result: ``float32`` (the default) or ``int8`` on the CPU, ``bfloat16`` (the default) or
             ``float16`` on a GPU.
@@ -97,7 +102,7 @@ def prepare(
         raise UserError("`calibration`, `evaluate` and `max_drop` are for int8; give `precision='int8'` with them")
     # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
     with torch.no_grad():
-        prepared = _prepare(put_plain_(_copied(unwrapped(model)), lambda layer: rule_for(layer) is not None))[0]
+        prepared = _prepare(_plain_copy(model), _checked_example(example))[0]
         if precision == "float32":
             return prepared
         limits = {"evaluate": evaluate, "max_drop": max_drop, "seconds": seconds, "force": force}
@@ -115,15 +120,15 @@ def _prepare_for_gpu(model: nn.Module, device: torch.device, precision: str) -> 
     if torch.cuda.get_device_capability(device) < (8, 0):
         raise UserError(f"the kernels need a GPU of compute capability 8.0 or more, not {torch.cuda.get_device_name()}")
     with torch.no_grad():
-        return GpuModel(graph_of(_copied(unwrapped(model))), device, GPU_PRECISIONS[precision])
+        return GpuModel(graph_of(_plain_copy(model)), device, GPU_PRECISIONS[precision])
 
 
 def graph_of(model: nn.Module) -> Graph:
     """The steps of a model that may be changed, or a :class:`UserError` if it cannot be followed."""
     whole = Whole(model)
     try:
-        calls, left = trace(whole)
-        return fuse(translate(calls, whole, left).graph)
+        calls = trace(whole)
+        return fuse(translate(calls.graph, whole, calls.left).graph)
     except Untranslatable as problem:
         raise UserError(f"the model cannot be prepared for a GPU: {problem}. Use the original there") from None
 
@@ -133,6 +138,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
     if isinstance(model, nn.DataParallel | DistributedDataParallel):
         return unwrapped(model.module)
     return unwrapped(model._orig_mod) if hasattr(model, "_orig_mod") else model  # type: ignore[arg-type]
+
+
+def _plain_copy(model: nn.Module) -> nn.Module:
+    """A copy that may be changed, whose convolutions say how they pad."""
+    return put_plain_(_copied(unwrapped(model)), lambda layer: rule_for(layer) is not None)
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -165,18 +175,31 @@ def check(model: nn.Module) -> None:
         raise UserError(f"prepare takes models that are called with one tensor; {type(model).__name__} needs more")
 
 
-def _prepare(model: nn.Module) -> tuple[PreparedModel, Translation]:
+def _checked_example(example: Any) -> Tensor | None:
+    if example is None:
+        return None
+    is_image = isinstance(example, Tensor) and example.dim() == 4 and example.dtype == torch.float32
+    if not is_image or example.device.type != "cpu" or not example.numel():
+        found = f"{list(example.shape)}, {example.dtype}" if isinstance(example, Tensor) else type(example).__name__
+        raise UserError(f"`example` must be images [batch, channels, height, width], float32, on the CPU; got {found}")
+    return example[:1].detach()
+
+
+def _prepare(model: nn.Module, example: Tensor | None = None) -> tuple[PreparedModel, Translation]:
     """Prepares a model that may be changed."""
-    whole = Whole(model)
+    whole, size = Whole(model), None
     try:
-        calls, left = trace(whole)
-        translation = translate(calls, whole, left)
+        calls = trace(whole, example)
+        left = calls.left
+        if calls.is_of_one_size and example is not None:
+            size = (example.shape[2], example.shape[3])
+        translation = translate(calls.graph, whole, left)
     except Untranslatable as problem:
         left = {model: str(problem)}
         call = TorchCall(model, (Slot(0),), {})
         whole_call = Torch(["input"], "output", call, str(problem), type(model).__name__)
         translation = Translation(Graph("input", "output", [whole_call]), changes_input=False)
-    graph = fuse(translation.graph)
+    graph = replace(fuse(translation.graph), size=size)
     inner: list[tuple[str, PreparedModel]] = []
     for step in graph.steps:
         if isinstance(step, Torch) and isinstance(module := called(step.function), nn.Module) and module in left:

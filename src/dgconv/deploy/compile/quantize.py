@@ -184,7 +184,7 @@ def _is_winners(step: Step) -> bool:
 
 def quantize(calibration: Calibration, in_floats: frozenset[str] = frozenset()) -> Graph:
     """The graph in bytes, but for steps that have no such form, and those whose outputs are named."""
-    return _Rewriting(calibration, in_floats).graph
+    return replace(_Rewriting(calibration, in_floats).graph, size=calibration.graph.size)
 
 
 def best_bytes(least: float, most: float, samples: list[Tensor]) -> Bytes:

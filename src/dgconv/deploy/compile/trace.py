@@ -1,13 +1,15 @@
 """The calls that a model makes, in order, found by running it on a stand-in for the image (``torch.fx``)."""
 
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from ...errors import UserError
 from ..calls import IN_PLACE
 from .builder import has_forward_hooks
 from .module_rules import rule_for
@@ -38,14 +40,51 @@ class Whole(nn.Module):
         return tuple(parts)
 
 
-def trace(model: Whole) -> tuple[fx.Graph, dict[nn.Module, str]]:
-    """The graph of calls, and the modules whose code could not be followed, with the reason: they are single calls."""
-    tracer = _Tracer()
-    return tracer.trace(model), tracer.left
+@dataclass
+class Calls:
+    """``left`` are modules whose code could not be followed, and the reason: they are single calls. ``is_of_one_size``
+    tells that code was followed as it runs for images of the example's size."""
+
+    graph: fx.Graph
+    left: dict[nn.Module, str]
+    is_of_one_size: bool
+
+
+def trace(model: Whole, example: Tensor | None = None) -> Calls:
+    """The calls of a model. Code that branches on sizes can be followed if there is an example that has them."""
+    tracer = _Tracer({} if example is None else _inputs(model.model, example))
+    return Calls(tracer.trace(model), tracer.left, tracer.is_of_one_size)
+
+
+def _inputs(model: nn.Module, example: Tensor) -> dict[nn.Module, tuple[Any, ...]]:
+    """What each module is called with for an example; those that are called more than once are left out."""
+    found: dict[nn.Module, list[tuple[Any, ...]]] = {}
+
+    def note(module: nn.Module, args: tuple[Any, ...]) -> None:
+        found.setdefault(module, []).append(pytree.tree_map_only(Tensor, Tensor.clone, args))
+
+    parts = [part for part in model.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    handles = [part.register_forward_pre_hook(note) for part in parts]
+    state = _State(model)
+    try:
+        model(example.clone())
+    except Exception as error:  # of any kind: it is the user's code
+        raise UserError(f"the model does not take the example: {_first_line(error)}") from error
+    finally:
+        state.restore()
+        for handle in handles:
+            handle.remove()
+    return {module: calls[0] for module, calls in found.items() if len(calls) == 1}
 
 
 class _Proxy(fx.Proxy):
     """The stand-in. ``x += y`` changes x, and whoever else holds it sees that: fx itself would record ``x + y``."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = self.tracer.value_of(self)  # type: ignore[attr-defined]
+        if name == "shape" and isinstance(value, Tensor):
+            return self.tracer.sizes(self, value)  # type: ignore[attr-defined]
+        return value.dim() if name == "ndim" and isinstance(value, Tensor) else super().__getattr__(name)
 
 
 def _in_place(function: Callable[..., Any]) -> Callable[[_Proxy, Any], fx.Proxy]:
@@ -59,9 +98,67 @@ for _function in IN_PLACE:
 class _Tracer(fx.Tracer):
     """Follows the code of every module down to the layers that have a rule, and those that cannot be followed."""
 
-    def __init__(self) -> None:
+    def __init__(self, inputs: dict[nn.Module, tuple[Any, ...]]) -> None:
         super().__init__(param_shapes_constant=True)
         self.left: dict[nn.Module, str] = {}
+        self.inputs = inputs  # of modules, for the example
+        self.values: dict[fx.Node, Any] | None = None  # for the example, where they are needed
+        self.is_running = False  # the code itself, to find them
+        self.is_of_one_size = False
+
+    def value_of(self, proxy: fx.Proxy) -> Any:
+        return None if self.values is None else self.values.get(proxy.node)
+
+    def sizes(self, proxy: fx.Proxy, value: Tensor) -> tuple[Any, ...]:
+        """Of the example; how many images there are is left open."""
+        return (super().create_proxy("call_method", "size", (proxy, 0), {}), *value.shape[1:])
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *more: Any, **options: Any) -> Any:
+        if self.values is None:
+            return super().create_proxy(kind, target, args, kwargs, *more, **options)
+        value = args and isinstance(args[0], fx.Proxy) and self.value_of(args[0])
+        if kind == "call_method" and isinstance(value, Tensor) and target in ("size", "dim"):
+            if target == "dim":
+                return value.dim()
+            sizes = self.sizes(args[0], value)
+            return sizes[args[1]] if len(args) > 1 else sizes
+        proxy = super().create_proxy(kind, target, args, kwargs, *more, **options)
+        self.is_running = True
+        try:
+            self.values[proxy.node] = self._run(kind, target, *self._values((args, kwargs)))
+        finally:
+            self.is_running = False
+        return proxy
+
+    def _values(self, arguments: Any) -> Any:
+        assert self.values is not None
+        values = self.values
+
+        def of(leaf: Any) -> Any:
+            if isinstance(leaf, fx.Proxy) and leaf.node.target == "size":
+                return 1
+            return values[leaf.node] if isinstance(leaf, fx.Proxy) else leaf
+
+        return pytree.tree_map(of, arguments)
+
+    def _run(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        match kind:
+            case "get_attr":
+                return attrgetter(target)(self.root)
+            case "call_module":
+                return self.root.get_submodule(target)(*args, **kwargs)
+            case "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+        return target(*args, **kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        if self.is_running:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache if self.values is None else {})
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        value = self.value_of(obj)
+        return bool(value) if isinstance(value, bool | int | float) else super().to_bool(obj)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -76,20 +173,43 @@ class _Tracer(fx.Tracer):
     def call_module(
         self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        if self.is_running:
+            return forward(*args, **kwargs)
         nodes_before, stack_before, state = len(self.graph.nodes), dict(self.module_stack), _State(m)
-        try:
-            result = super().call_module(m, forward, args, kwargs)
+
+        def follow() -> Any:
+            result = super(_Tracer, self).call_module(m, forward, args, kwargs)
             if name := state.restore():
                 raise Untranslatable(f"it changes its own {name!r}")
             return result
-        except Exception as error:
-            # Whatever stopped the trace in here, a branch on the values most often: take back what was recorded of
-            # this module and record the call of it instead.
+
+        def take_back() -> None:
             state.restore()
             for node in list(self.graph.nodes)[: nodes_before - 1 : -1]:
                 self.graph.erase_node(node)
             self.module_stack.clear()
             self.module_stack.update(stack_before)
+
+        try:
+            return follow()
+        except Exception as error:
+            # Whatever stopped the trace in here, a branch on the values most often: take back what was recorded of
+            # this module and record the call of it instead; or follow it as it runs for the example.
+            take_back()
+            known = self.inputs.get(m, ())
+            if self.values is None and len(known) == len(args) and not kwargs:
+                given = zip(args, known, strict=True)
+                self.values = {arg.node: value for arg, value in given if isinstance(arg, fx.Proxy)}
+                left = dict(self.left)
+                try:
+                    result = follow()
+                    self.is_of_one_size = True
+                    return result
+                except Exception:  # it branches on something else
+                    take_back()
+                    self.left = left
+                finally:
+                    self.values = None
             self.left[m] = f"its code cannot be followed: {_first_line(error)}"
             return super().call_module(m, forward, args, kwargs)
 

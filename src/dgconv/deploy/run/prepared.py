@@ -195,6 +195,12 @@ class PreparedModel(nn.Module):
                 "a prepared model runs native code, which torch cannot trace, simulate or transform; "
                 "use the original model"
             )
+        if self.graph.size is not None and (x.dim() != 4 or x.shape[2:] != self.graph.size):
+            height, width = self.graph.size
+            return (
+                f"this model was prepared for images of {height} x {width} pixels, for its code depends on their size; "
+                f"got {list(x.shape)}. Prepare the original model again, with an example of that size"
+            )
         if self.channels is not None and (x.dim() != 4 or x.shape[1] != self.channels):
             hint = "; add the batch dimension with x[None]" if x.dim() == 3 else ""
             return f"expected an input [batch, {self.channels}, height, width], got {list(x.shape)}{hint}"
