@@ -237,7 +237,7 @@ def test_a_dilated_depthwise_convolution_stays_by_itself() -> None:
         (nn.Conv2d(8, 32, 1, groups=2), nn.Conv2d(32, 32, 3, groups=32)),
         (nn.Conv2d(8, 32, 1, padding=1), nn.Conv2d(32, 32, 3, groups=32)),
         (nn.Conv2d(8, 32, 1, stride=2), nn.Conv2d(32, 32, 3, groups=32)),
-        (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 32, 7, groups=32)),
+        (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 32, 9, groups=32)),
         (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 32, 3, 3, groups=32)),
         (nn.Conv2d(8, 32, 1), nn.Conv2d(32, 64, 3, groups=32)),
         (nn.Conv2d(8, 15, 1), nn.Conv2d(15, 15, 3, groups=15)),

@@ -166,7 +166,7 @@ def _check_storable(prepared: Graph) -> None:
         raise UserError(
             f"{len(bad)} {'step is' if len(bad) == 1 else 'steps are'} left to Python code, which a file cannot hold: "
             f"{', '.join(bad[:5])}{' ...' if len(bad) > 5 else ''}. "
-            "Save the original model, and prepare it after loading"
+            "Give `prepare` an `example` if it looks at sizes; else save the original, and prepare it after loading"
         )
 
 
