@@ -6,7 +6,7 @@ from random import Random
 import torch
 from torch import Tensor
 
-from dgconv.deploy.compile.quantize import rounded_gate
+from dgconv.deploy.compile.calibrate import rounded_gate
 from dgconv.deploy.graph import (
     ByteConv,
     ByteMean,

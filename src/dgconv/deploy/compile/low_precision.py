@@ -12,7 +12,8 @@ from ...errors import UserError
 from ...ops import native
 from ..graph import Conv
 from ..run.prepared import PreparedModel
-from .quantize import Calibration, calibrate, iterate, plain, quantize, takes_bytes
+from .calibrate import Calibration, calibrate, iterate, plain, takes_bytes
+from .quantize import quantize
 
 Evaluate = Callable[[PreparedModel], float]  # the error of a network, in percent
 Progress = Callable[[str, int, int], Any]  # what is done, how many times it was, and will be

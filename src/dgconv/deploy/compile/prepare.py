@@ -69,7 +69,8 @@ def prepare(
     The model itself is not changed, and later changes of it do not reach the prepared one.
 
     In int8 weights and values between layers are bytes, and what a dynamic convolution leaves out is left out as well;
-    generators, gates and the classifier stay in float32. Where that is no faster here, the result is in float32.
+    generators compute in float32, with weights of bytes; gates and the classifier stay in float32. Where that is no
+    faster here, the result is in float32.
 
     For a GPU the model must consist of convolutions, static ones and dynamic ones of 1x1 and 3x3 with head-wise gates,
     batch norms, ReLU, pooling and linear layers. For each shape of images that it meets it measures which form of each
