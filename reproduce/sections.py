@@ -15,6 +15,7 @@ SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
     "gates": lambda root, groups: gates_table(groups),
     "speed": lambda root, groups: tables.speed(root),
     "inference": lambda root, groups: tables.inference(root),
+    "int8": lambda root, groups: tables.int8(root),
     "convolutions": lambda root, groups: tables.convolutions(root),
     "steps": lambda root, groups: tables.steps(root),
     "macs": lambda root, groups: tables.macs(),

@@ -198,6 +198,30 @@ def norms(root: Path) -> str:
     return f"{header}\n\n" + markdown(heading, rows)
 
 
+def int8(root: Path) -> str:
+    """What int8 costs the published networks, and on how many random ones its kernels equal the integer reference, as
+    benchmarks/int8_accuracy.py and benchmarks/integer_networks.py measured it."""
+    measured, equal = _measured(root, "int8_accuracy"), _measured(root, "integer_networks")
+    heading = ["network", "error, float32", "int8", "rise", "same channels", "overlap", "least of a layer", "file"]
+    rows = [
+        [
+            f"`{row['network']}`", f"{row['error float32']:.2f} %", f"{row['error int8']:.2f} %", f"{row['rise']:+.2f}",
+            f"{sum(layer['same'] for layer in row['layers']) / len(row['layers']):.1%}", f"{row['overlap']:.4f}",
+            f"{min(layer['overlap'] for layer in row['layers']):.4f}", f"{row['file']:.2f}",
+        ]
+        for row in measured["rows"]
+    ]  # fmt: skip
+    images, compared = measured["rows"][0]["images"], measured["rows"][0]["compared"]
+    mean = sum(row["rise"] for row in measured["rows"]) / len(measured["rows"])
+    ran = ", ".join(f"{row['instructions']} {row['networks']}, {row['differ']} differ" for row in equal["rows"])
+    return (
+        f"{measured['hardware']}, {measured['date']}; errors on {images:,} test images, channels on {compared}; file: "
+        f"of the prepared network, against float32. In the mean the error rises by {mean:+.2f} points:\n\n"
+        + markdown(heading, rows)
+        + f"\n\nRandom networks in int8 against the integer reference, by instruction set: {ran} ({equal['date']})."
+    )
+
+
 def comparisons(root: Path) -> str:
     """A table for each comparison of all methods that there is."""
     files = sorted((root / "benchmarks/results").glob("compare_*.json"))

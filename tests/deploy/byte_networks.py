@@ -116,7 +116,7 @@ class Builder:
             return
         form = rng.choice(("plain", "plain", "groups", "interleaved", "depthwise", "gate", "gate", "gate", "picks"))
         groups, heads = 1, rng.choice((1, 2, 3, 4))
-        outputs = heads * rng.choice((1, 2, 3, 5, 8, 16, 17, 20))
+        outputs = heads * rng.choice((1, 2, 3, 5, 8, 16, 17, 20, 40))
         fields = {}
         if form in ("groups", "interleaved"):
             groups = rng.choice([count for count in range(1, channels + 1) if channels % count == 0])

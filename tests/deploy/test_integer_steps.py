@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgconv.deploy.graph import ByteConv, Bytes, Graph, Quantize, Rescale
-from dgconv.deploy.run import integer_steps
+from dgconv.deploy.compile.calibrate import rounded_gate
+from dgconv.deploy.graph import ByteConv, Bytes, GateSpec, Graph, Quantize, Rescale
+from dgconv.deploy.run import integer_steps, torch_steps
 from dgconv.deploy.run.prepared import PreparedModel
 from dgconv.deploy.storage import from_bytes, to_bytes
 from dgconv.ops import native
-from tests.deploy.byte_networks import Builder, expected, random_network
+from tests.deploy.byte_networks import Builder, expected, native_select, random_network
 
 NETWORKS = 60
 
@@ -115,3 +116,14 @@ def test_what_heads_wrote_is_added_to_what_lies_otherwise() -> None:
     ]
     graph, x = Graph("x", "y", steps), torch.randn(2, 6, 5, 5)
     assert same_bits(PreparedModel(graph)(x), expected(graph, x))
+
+
+@pytest.mark.parametrize("channels", [3, 16, 45, 128])
+def test_generators_of_bytes_score_as_in_torch(channels: int, any_isa: str) -> None:
+    generator = torch.Generator().manual_seed(channels)
+    shapes = (4, 9, channels), (4, channels, 9)
+    gate = GateSpec(*(torch.randn(shape, generator=generator) for shape in shapes), torch.ones(4, channels), keep=2)
+    bytes, means = rounded_gate(gate), torch.rand(3, channels, generator=generator)
+    expected, floats = (torch_steps.select(form, means)[0] for form in (bytes, gate))
+    torch.testing.assert_close(native_select(bytes, means)[0], expected, rtol=1e-4, atol=1e-4 * float(expected.max()))
+    assert (expected - floats).square().mean().sqrt() < 0.02 * floats.std()
