@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -189,51 +188,44 @@ def test_the_fastest_allowed_form_is_picked():
 
 
 KILLED = """
-import sys, torch
+import os, signal, sys, torch
 from dgconv.bench import forms
-from dgconv.tuning import planning, resume, run, steps
 from dgconv.models.others import allow, copies_of
+from dgconv.train.side_by_side import Silent
+from dgconv.tuning import planning, resume, run, steps
 from tests.tuned_networks import shades, trained_network
 forms.RUNTIMES[:] = []
 steps.REPEATS = planning.REPEATS = 1
 torch.set_num_threads(1)
-data, (folder, plan) = shades(), sys.argv[1:]
+data, (folder, plan, last) = shades(), sys.argv[1:]
 allow("given:Sequential", copies_of(trained_network(data)))
+
+class Killer(Silent):
+    def epoch(self, index, metrics):  # while its checkpoint is being written
+        if metrics.epoch == int(last):
+            os.kill(os.getpid(), signal.SIGKILL)
+
 if (run.Path(folder) / "tune.json").exists():
-    resume(folder, data=data)
+    resume(folder, data=data, watch=lambda epochs: Killer())
 else:
-    goal = run.Goal(epochs=12, batch_size=16)
+    goal = run.Goal(epochs=8, batch_size=16)
     request = run.Request("given:Sequential", None, run.DataTable(name="given"), goal)
-    run.begin(request, run.Path(folder), data=data, plan_file=run.Path(plan))
+    run.begin(request, run.Path(folder), data=data, plan_file=run.Path(plan), watch=lambda epochs: Killer())
 """
 
 
 @pytest.mark.slow
 def test_killed_and_resumed_it_is_the_same_to_the_bit(tuned, tmp_path):
-    def start(folder):
-        command = [sys.executable, "-c", KILLED, str(folder), str(plan_of(tuned))]
-        return subprocess.Popen(
-            command, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        )
+    def run_until(folder, epoch):
+        command = [sys.executable, "-c", KILLED, str(folder), str(plan_of(tuned)), str(epoch)]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = subprocess.run(command, stderr=subprocess.PIPE, env=environment)
+        assert ended.returncode == (-signal.SIGKILL if epoch else 0), ended.stderr.decode()[-2000:]
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    process = start(whole)
-    _, problem = process.communicate(timeout=300)
-    assert process.returncode == 0, problem.decode()[-2000:]
-    for lines in (3, 8):  # epochs after which it ends
-        process = start(killed)
-        metrics = killed / "training" / "metrics.jsonl"
-        end = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < end:
-            if metrics.exists() and len(metrics.read_text().splitlines()) >= lines:
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.005)
-        process.wait()
-        assert process.returncode == -signal.SIGKILL
-    process = start(killed)
-    _, problem = process.communicate(timeout=300)
-    assert process.returncode == 0, problem.decode()[-2000:]
+    run_until(whole, 0)
+    for epoch in (2, 5, 0):
+        run_until(killed, epoch)
     expected, got = weights_of(whole), weights_of(killed)
     assert all(torch.equal(expected[name], got[name]) for name in expected)
     assert State.read(killed).done["error"] == State.read(whole).done["error"]
