@@ -81,6 +81,22 @@ def test_convolutions_with_activations(step: Conv, size: tuple[int, int], activa
 
 
 @needs_kernels
+@pytest.mark.parametrize("channels", [24, 264])
+def test_a_network_takes_large_and_small_planes_in_turn(channels: int) -> None:
+    """Weights are packed once more for planes of a few pixels."""
+    model = nn.Sequential(
+        *(nn.Conv2d(5, channels, 1), nn.ReLU(), nn.Conv2d(channels, channels, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(channels, channels, 3, padding=1), nn.SiLU(), nn.Conv2d(channels, 8, 1)),
+    )
+    convert_(model, DGCConfig(pruning_rate=0.5, preserve=False), lambda name, conv: name == "4")
+    prepared = deploy.prepare(model.eval())
+    for size in ((9, 12), (1, 1), (2, 2), (4, 4), (5, 5), (3, 7), (6, 6), (9, 12), (4, 4)):
+        x = torch.randn(3, 5, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(prepared(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@needs_kernels
 def test_sums_for_a_gate_are_those_behind_the_activation() -> None:
     model = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.SiLU(), nn.Conv2d(32, 32, 3, padding=1), nn.GELU())
     model += nn.Sequential(nn.Conv2d(32, 32, 1))

@@ -37,6 +37,7 @@ class Conv(Structure):
         ("bias", c_void_p),
         *_fields("activation interleaved", c_int32),
         ("beta", c_void_p),
+        ("few_pixels", c_int32),
     ]
 
 
@@ -174,6 +175,7 @@ def declare(library: CDLL) -> None:
             (POINTER(Conv), POINTER(Selection), c_int32, *[POINTER(Planes)] * 3, *[c_void_p] * 2, c_int64, c_int32),
         ),
         ("dgconv_layout", c_int32, (POINTER(POINTER(_Entry)),)),
+        ("dgconv_conv_has_few_pixels", c_int32, (POINTER(Conv), c_int32, c_int32)),
         ("dgconv_can_expand", c_int32, (POINTER(Conv), POINTER(Conv))),
         ("dgconv_gate_floats", c_int64, (POINTER(Gate), c_int32)),
         ("dgconv_scratch_floats", c_int64, (POINTER(Step),)),

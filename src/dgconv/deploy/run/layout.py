@@ -38,8 +38,11 @@ class Layout:
     """Where everything that a program touches lies, for one input shape, and the native form of its steps."""
 
     def __init__(self, graph: Graph, packed: list[PackedStep], batch: int, input_shape: Shape) -> None:
-        self._graph, self._packed, self._batch = graph, packed, batch
+        self._graph, self._batch = graph, batch
         self._shapes = value_shapes(graph, input_shape)
+        self._packed = [
+            one.for_planes(self._shapes[step.output]) for step, one in zip(graph.steps, packed, strict=True)
+        ]
         self._homes = find_homes(graph, self._shapes)
         self._are_bytes = byte_values(graph)
         self.output_shape = self._shapes[graph.output]
@@ -58,7 +61,7 @@ class Layout:
         self._fixed: list[Tensor] = []
         self._chosen_bytes = 0
         self._refuse_large_values()
-        regions = [region for step in packed for region in step.regions]
+        regions = [region for step in self._packed for region in step.regions]
         self._regions = (structs.Region * len(regions))(*regions)
         steps, self.labels = self._native_steps()
         self.steps = (structs.Step * len(steps))(*steps)

@@ -28,6 +28,7 @@ from .byte_packing import pack_bytes
 from .channel_order import Order
 from .memory import PackedMemory
 from .packed import NativeStep, sound_size
+from .shapes import Shape
 
 SOME_ADDRESS = 1  # that nobody reads from
 
@@ -71,8 +72,17 @@ def _header(step: Conv) -> structs.Conv:
 class PackedStep(NativeStep):
     """A native step that lacks only the places of what it reads and writes."""
 
-    def __init__(self, step: Step, memory: PackedMemory, orders: dict[str, Order] | None = None) -> None:
+    def __init__(
+        self,
+        step: Step,
+        memory: PackedMemory,
+        orders: dict[str, Order] | None = None,
+        *,
+        few_pixels: bool = False,
+    ) -> None:
         super().__init__(memory)
+        self._step, self._is_for_few = step, few_pixels
+        self._for_few: PackedStep | None = None
         if reason := unsupported(step):
             raise UserError(f"{type(step).__name__} step {step.output!r} cannot be native: {reason}")
         match step:
@@ -134,6 +144,18 @@ class PackedStep(NativeStep):
                 keep=step.boost.keep,
             )
 
+    def for_planes(self, shape: Shape) -> "PackedStep":
+        """The step packed as is best for a result of this shape: for small planes once more, when there first are
+        such."""
+        is_conv = isinstance(self._step, Conv) and self.native.kind in (structs.CONV, structs.DYNAMIC_CONV)
+        if not is_conv or self._is_for_few:
+            return self
+        if not library().dgconv_conv_has_few_pixels(byref(self.native.conv), *shape[1:]):
+            return self
+        if self._for_few is None:
+            self._for_few = PackedStep(self._step, self._memory, few_pixels=True)
+        return self._for_few
+
     @property
     def chosen_bytes(self) -> int:
         """What a gate's choice of weights takes, to be kept from run to run."""
@@ -144,6 +166,7 @@ class PackedStep(NativeStep):
 
     def _packed_conv(self, step: Conv, before: structs.Norm) -> structs.Conv:
         conv = _header(step)
+        conv.few_pixels = self._is_for_few
         conv.in_scale, conv.in_shift, conv.in_activation = before.scale, before.shift, before.activation
         conv.bias = self.address(step.bias)
         conv.beta = None if step.boost is None else self.address(step.boost.shift)

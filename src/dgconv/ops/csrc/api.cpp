@@ -152,6 +152,10 @@ DGCONV_EXPORT int32_t dgconv_conv_pool_parts(const Conv* conv, int32_t out_h, in
     return is_sound(*conv) && out_h > 0 && out_w > 0 ? kernels().conv_pool_parts(*conv, out_h, out_w) : -1;
 }
 
+DGCONV_EXPORT int32_t dgconv_conv_has_few_pixels(const Conv* conv, int32_t out_h, int32_t out_w) {
+    return is_sound(*conv) && kernels().conv_has_few_pixels(*conv, out_h, out_w);
+}
+
 DGCONV_EXPORT int32_t dgconv_can_expand(const Conv* first, const Conv* then) {
     return is_sound(*first) && is_sound(*then) && kernels().can_expand(*first, *then);
 }

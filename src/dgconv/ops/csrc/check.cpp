@@ -401,6 +401,7 @@ bool is_sound(const Conv& conv) {
     if (!is_within(conv.in_channels, 1, MOST_CHANNELS) || !is_within(conv.out_channels, 1, MOST_CHANNELS)) return false;
     if (!is_within(conv.groups, 1, conv.out_channels) || conv.out_channels % conv.groups) return false;
     if (!is_within(conv.dynamic, 0, 1) || !is_within(conv.interleaved, 0, 1)) return false;
+    if (!is_within(conv.few_pixels, 0, 1)) return false;
     if (!conv.dynamic && conv.in_channels % conv.groups) return false;
     if (conv.beta && conv.groups != 1) return false;
     if (!is_one_direction(conv.kernel_h, conv.stride_h, conv.pad_top, conv.dilation_h)) return false;

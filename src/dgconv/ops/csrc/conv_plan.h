@@ -78,7 +78,7 @@ inline Plan plan_weights(const Conv& conv) {
     if (suits_depthwise(conv, plan)) plan.form = DEPTHWISE;
     if (conv.beta) plan.form = WINNERS, plan.padded_outputs = plan.outputs;
     const bool has_tile_lanes = conv.beta || is_narrow;
-    if (suits_winograd(conv, plan, has_tile_lanes)) {
+    if (suits_winograd(conv, plan, has_tile_lanes) && (has_tile_lanes || !conv.few_pixels)) {
         // Larger tiles multiply less, but their weights are four times the kernel's: too much to read for a few pixels,
         // and the widest layers of a network are those with the fewest pixels.
         plan.form = has_tile_lanes ? TILE_LANES : WINOGRAD;
@@ -86,6 +86,13 @@ inline Plan plan_weights(const Conv& conv) {
         plan.taps = (plan.tile + 2) * (plan.tile + 2);
     }
     return plan;
+}
+
+// Whether weights by Winograd's method, 4 or 16/9 times as many as there are, take longer to read than it takes to do
+// without. Those must then be packed with few_pixels.
+inline bool conv_has_few_pixels(const Conv& conv, int32_t out_h, int32_t out_w) {
+    const Plan plan = plan_weights(conv);
+    return plan.form == WINOGRAD && int64_t(out_h) * out_w <= (plan.tile == 4 ? 36 : 25);
 }
 
 inline Plan make_plan(const Conv& conv, int out_h, int out_w) {

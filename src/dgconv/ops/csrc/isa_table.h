@@ -27,6 +27,7 @@ extern const Kernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::pack_conv,
     DGCONV_ISA::conv_scratch_floats,
     DGCONV_ISA::conv_pool_parts,
+    DGCONV_ISA::conv_has_few_pixels,
     DGCONV_ISA::conv,
     DGCONV_ISA::can_expand,
     DGCONV_ISA::expand_scratch_floats,

@@ -39,6 +39,7 @@ struct Conv {
     int32_t activation;
     int32_t interleaved;  // static: group g owns the output channels g, g+G, ... as a head does
     const float* beta;    // [C'] if each image computes its winners only, else null; see Winners
+    int32_t few_pixels;   // packed for small planes; see conv_has_few_pixels
 };
 
 // Which channels each head of each image takes: entry (b, h) has counts[b * H + h] of them, ascending, at

@@ -26,6 +26,7 @@ const Entry entries[] = {
     FIELD(Conv, dilation_h), FIELD(Conv, dilation_w), FIELD(Conv, groups), FIELD(Conv, dynamic), FIELD(Conv, weight),
     FIELD(Conv, in_scale), FIELD(Conv, in_shift), FIELD(Conv, in_activation), FIELD(Conv, bias),
     FIELD(Conv, activation), FIELD(Conv, interleaved), FIELD(Conv, beta),
+    FIELD(Conv, few_pixels),
 
     STRUCT(Selection), FIELD(Selection, channels), FIELD(Selection, gates), FIELD(Selection, counts),
 

@@ -15,6 +15,7 @@ struct Kernels {
     int64_t (*conv_scratch_floats)(const Conv&, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w);
     // `pooled` receives sums of the outputs, [B, C', parts]: their total over the parts is the sum of a plane.
     int32_t (*conv_pool_parts)(const Conv&, int32_t out_h, int32_t out_w);
+    bool (*conv_has_few_pixels)(const Conv&, int32_t out_h, int32_t out_w);
     void (*conv)(const Conv&, const Selection*, const Winners*, int32_t batch, Planes x, Planes y,
                  const Planes* residual, float* pooled, float* scratch, Ahead* ahead, int rank, int threads);
     bool (*can_expand)(const Conv& first, const Conv& then);
