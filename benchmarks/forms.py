@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +30,7 @@ LAYER_OPTIONS = {  # with which the paper's numbers come out, as in dgconv.model
 }
 
 Step = Callable[[], Tensor]
-Builder = Callable[[str, int, str], Step]
+Builder = Callable[..., Step]  # of a backbone, a batch size, a device, and what else a TrainingStep takes
 
 
 @dataclass
@@ -46,11 +47,16 @@ class TrainingStep:
     device: str
     bf16: bool = False
     fused: bool = False
+    pruning_rate: float | None = None  # otherwise than the paper has it for the backbone
+    side: int | None = None  # of the images
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        options = LAYER_OPTIONS.get(self.backbone, {"pruning_rate": 0.75})
-        self.model = create_model(self.backbone, conv_layer=partial(self.layer, **options)).to(self.device)
+        options = dict(LAYER_OPTIONS.get(self.backbone, {"pruning_rate": 0.75}))
+        if self.pruning_rate is not None:
+            options["pruning_rate"] = self.pruning_rate
+        conv_layer = self.layer if self.layer is nn.Conv2d else partial(self.layer, **options)
+        self.model = create_model(self.backbone, conv_layer=conv_layer).to(self.device)
         layout = self.model.gpu_memory_format if self.fused else torch.contiguous_format  # ours as dgconv train has it
         self.model.to(memory_format=layout)
         self.optimizer = torch.optim.SGD(
@@ -61,9 +67,9 @@ class TrainingStep:
             nesterov=True,
             fused=True if self.fused else None,  # None: as torch chooses for everybody
         )
-        self.x = torch.randn(self.batch_size, *self.model.input_size, device=self.device).contiguous(
-            memory_format=layout
-        )
+        channels, *sides = self.model.input_size
+        sides = [self.side] * 2 if self.side else sides
+        self.x = torch.randn(self.batch_size, channels, *sides, device=self.device).contiguous(memory_format=layout)
         self.target = torch.randint(self.model.num_classes, (self.batch_size,), device=self.device)
 
     def __call__(self) -> Tensor:
@@ -79,12 +85,14 @@ class TrainingStep:
         """Taken, not read: no layer keeps this step's graph alive for the next, or for a capture."""
         if self.layer is AuthorsFormConv2d:
             return take_lasso(self.model)
+        if self.layer is nn.Conv2d:
+            return torch.zeros(())
         return lasso_loss(take_saliencies(self.model))
 
 
-def eager(layer: type[nn.Module], backbone: str, batch_size: int, device: str) -> Step:
+def eager(layer: type[nn.Module], backbone: str, batch_size: int, device: str, **options: Any) -> Step:
     """Plain PyTorch in float32, at torch's defaults: on a GPU convolutions may use TF32, matrix products do not."""
-    step = TrainingStep(layer, backbone, batch_size, device)
+    step = TrainingStep(layer, backbone, batch_size, device, **options)
     for _ in range(WARM_UP if device == "cuda" else 1):
         step()
     forget_warm_up(device)
@@ -92,7 +100,14 @@ def eager(layer: type[nn.Module], backbone: str, batch_size: int, device: str) -
 
 
 def cuda_graph(
-    layer: type[nn.Module], backbone: str, batch_size: int, device: str, *, tf32: bool = False, bf16: bool = False
+    layer: type[nn.Module],
+    backbone: str,
+    batch_size: int,
+    device: str,
+    *,
+    tf32: bool = False,
+    bf16: bool = False,
+    **options: Any,
 ) -> Step:
     """The whole step as one CUDA graph. Each replay first copies a batch to where the graph reads it, as a user must.
 
@@ -102,7 +117,7 @@ def cuda_graph(
     """
     if tf32:
         torch.set_float32_matmul_precision("high")
-    step = TrainingStep(layer, backbone, batch_size, device, bf16=bf16, fused=True)
+    step = TrainingStep(layer, backbone, batch_size, device, bf16=bf16, fused=True, **options)
     batch = step.x.clone(), step.target.clone()
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -137,6 +152,7 @@ ANY_DEVICE: dict[str, Builder] = {
     AUTHORS: partial(eager, AuthorsFormConv2d),
     "masked copies": partial(eager, MaskedCopiesConv2d),
     "ours": partial(eager, DynamicGroupConv2d),
+    "dense": partial(eager, nn.Conv2d),
 }
 GPU_ONLY: dict[str, Builder] = {
     "ours graph": partial(cuda_graph, DynamicGroupConv2d),

@@ -17,6 +17,7 @@ reading, ``reserved`` of a graph over ``bytes`` of the authors' form, is in the 
 import gc
 import resource
 import statistics
+from typing import Any
 
 import torch
 from forms import FORMS, WARM_UP, Step
@@ -26,30 +27,30 @@ from dgconv.bench.timing import time_side_by_side
 Row = dict[str, float | int | str | None]
 
 
-def measure(form: str, backbone: str, batch_size: int, device: str, repeats: int) -> Row:
+def measure(form: str, backbone: str, batch_size: int, device: str, repeats: int, **options: Any) -> Row:
     try:
         if device == "cuda":
-            return measure_gpu(form, backbone, batch_size, repeats)
-        return measure_cpu(form, backbone, batch_size, repeats)
+            return measure_gpu(form, backbone, batch_size, repeats, **options)
+        return measure_cpu(form, backbone, batch_size, repeats, **options)
     except Exception as error:
         if is_out_of_memory(error):
             return {"error": "out of memory"}
         raise
 
 
-def measure_cpu(form: str, backbone: str, batch_size: int, repeats: int) -> Row:
-    FORMS[form](backbone, 2, "cpu")()
+def measure_cpu(form: str, backbone: str, batch_size: int, repeats: int, **options: Any) -> Row:
+    FORMS[form](backbone, 2, "cpu", **options)()
     gc.collect()
     before = peak_resident()
-    step = FORMS[form](backbone, batch_size, "cpu")
+    step = FORMS[form](backbone, batch_size, "cpu", **options)
     losses: list[torch.Tensor] = []
     seconds = time_side_by_side({form: lambda: losses.append(step())}, repeats)[form]
     return row(seconds, peak_resident() - before, None, losses[-1])
 
 
-def measure_gpu(form: str, backbone: str, batch_size: int, repeats: int) -> Row:
+def measure_gpu(form: str, backbone: str, batch_size: int, repeats: int, **options: Any) -> Row:
     torch.backends.cudnn.benchmark = True  # for all forms: sizes never change, so whoever trains turns it on
-    step = FORMS[form](backbone, batch_size, "cuda")
+    step = FORMS[form](backbone, batch_size, "cuda", **options)
     for _ in range(WARM_UP):
         step()
     seconds, loss = time_gpu(step, repeats)

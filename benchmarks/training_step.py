@@ -2,6 +2,7 @@
 
     python benchmarks/training_step.py                                          # what the device can do in minutes
     python benchmarks/training_step.py --models resnet18 --batch-sizes 256 --forms authors "ours graph bf16"
+    python benchmarks/training_step.py --models resnet18 --pruning-rate 0.75 --side 128 --forms dense ours
 
 Each model, batch size and form runs in a process of its own, so that no peak hides another. The authors' form runs
 first and last, to show how far the machine drifted; ratios are to the faster of the two. See measure.py for what is
@@ -34,6 +35,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", metavar="BACKBONE", help="CPU: condensenet50; GPU: four")
     parser.add_argument("--batch-sizes", nargs="+", type=int, metavar="N", help="CPU: 64; GPU: 64 256")
     parser.add_argument("--forms", nargs="+", choices=FORMS, metavar="FORM", help=f"of {', '.join(FORMS)}; default all")
+    parser.add_argument("--pruning-rate", type=float, help="of ours, otherwise than the paper has it")
+    parser.add_argument("--side", type=int, help="of the images, in pixels; default as the paper trains the network")
     parser.add_argument("--repeats", type=int, help="steps timed, of which the median is taken; CPU: 5, GPU: 30")
     parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="to this file, or instead of the table")
     parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
@@ -56,7 +59,9 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     args = parse()
     if args.in_this_process:
-        print(json.dumps(measure(args.forms[0], args.models[0], args.batch_sizes[0], args.device, args.repeats)))
+        options = {"pruning_rate": args.pruning_rate, "side": args.side}
+        of = (args.forms[0], args.models[0], args.batch_sizes[0], args.device, args.repeats)
+        print(json.dumps(measure(*of, **options)))
         return
     header = describe_environment(args.device)
     forms = [form for form in args.forms if form != AUTHORS]
@@ -82,6 +87,8 @@ def main() -> None:
 def measure_apart(model: str, batch_size: int, form: str, args: argparse.Namespace) -> Row:
     command = [sys.executable, __file__, "--in-this-process", "--device", args.device, "--repeats", str(args.repeats)]
     command += ["--models", model, "--batch-sizes", str(batch_size), "--forms", AUTHORS if form == AGAIN else form]
+    for name, value in (("--pruning-rate", args.pruning_rate), ("--side", args.side)):
+        command += [name, str(value)] if value is not None else []
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..ops import dynamic_group_conv2d, fused
+from ..ops import dynamic_group_conv2d, fused, sparse_training
 from ..ops.geometry import Size2, whole_pair
 from ..ops.layout import is_channels_last
 from ..values import BELOW_ONE, FACTOR, SIZE
@@ -177,10 +177,21 @@ class DynamicGroupConv2d(nn.Module):
 
     def _forward_plain(self, x: Tensor) -> tuple[Tensor, Tensor]:
         saliency = self.generator(x)  # [B, H, C]
-        return self._convolve(x, self.gate(saliency).to(x.dtype)), saliency
+        if not self._knows_kept(x, saliency):
+            return self._convolve(x, self.gate(saliency).to(x.dtype)), saliency
+        kept = self.gate.mask(saliency)
+        self.gate.observe(saliency, kept)
+        return self._convolve(x, self.gate.passed(saliency, kept), kept), saliency
 
-    def _convolve(self, x: Tensor, gates: Tensor) -> Tensor:
-        out = dynamic_group_conv2d(self.padded(x), self.weight, gates, self.stride, self.padding, self.dilation)
+    def _knows_kept(self, x: Tensor, saliency: Tensor) -> bool:
+        """Whether the gate only chooses, so that what it leaves out needs no gradient and no time."""
+        gate = self.gate
+        only_chooses = type(gate) in (HeadGate, GlobalGate) and not gate._forward_hooks and not gate._forward_pre_hooks
+        return only_chooses and sparse_training.fits(x, self.weight, saliency)
+
+    def _convolve(self, x: Tensor, gates: Tensor, kept: Tensor | None = None) -> Tensor:
+        padded, geometry = self.padded(x), (self.stride, self.padding, self.dilation)
+        out = dynamic_group_conv2d(padded, self.weight, gates, *geometry, kept)
         return self._add_bias(out)
 
     def padded(self, x: Tensor) -> Tensor:

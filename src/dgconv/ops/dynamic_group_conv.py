@@ -12,7 +12,13 @@ from .transforms import composed, transforming
 
 
 def dynamic_group_conv2d(
-    x: Tensor, weight: Tensor, gates: Tensor, stride: Size2 = 1, padding: Size2 = 0, dilation: Size2 = 1
+    x: Tensor,
+    weight: Tensor,
+    gates: Tensor,
+    stride: Size2 = 1,
+    padding: Size2 = 0,
+    dilation: Size2 = 1,
+    kept: Tensor | None = None,
 ) -> Tensor:
     """Convolve, for each image and head, the input channels scaled by their gates.
 
@@ -24,6 +30,8 @@ def dynamic_group_conv2d(
         weight: as in ``nn.Conv2d``, ``[C', C, k, k]``.
         gates: ``[B, H, C]``, zero where head h leaves out channel c of image b.
         stride, padding, dilation: as in ``nn.functional.conv2d``, an int or a pair.
+        kept: where channels are kept, ``[B, H, C]`` bool; elsewhere gates are zero and their gradients not wanted. On a
+            CPU this may save their time.
     """
     _check_shapes(x, weight, gates)
     device_type = x.device.type
@@ -35,14 +43,19 @@ def dynamic_group_conv2d(
             f"x, weight and gates must have one dtype, got {x.dtype}, {weight.dtype} and {gates.dtype}; "
             "convert the input (or the module) with .to(), or use torch.autocast"
         )
-    form = composed if transforming() else torch.ops.dgconv.dynamic_group_conv2d
     geometry = whole_pair("stride", stride, 1), whole_pair("padding", padding, 0), whole_pair("dilation", dilation, 1)
-    return form(x, weight, gates, *geometry)
+    if transforming():
+        return composed(x, weight, gates, *geometry)
+    if kept is None:  # not named: graphs that others write down stay as they are
+        return torch.ops.dgconv.dynamic_group_conv2d(x, weight, gates, *geometry)
+    return torch.ops.dgconv.dynamic_group_conv2d(x, weight, gates, *geometry, kept)
 
 
 # ``torch.library.custom_op`` would do the same, but its first call imports torch's compiler: a second of every process.
 _OP, _BACKWARD = "dgconv::dynamic_group_conv2d", "dgconv::dynamic_group_conv2d_backward"
-_INPUTS = "Tensor x, Tensor weight, Tensor gates, SymInt[] stride, SymInt[] padding, SymInt[] dilation"
+_INPUTS = (
+    "Tensor x, Tensor weight, Tensor gates, SymInt[] stride, SymInt[] padding, SymInt[] dilation, Tensor? kept=None"
+)
 torch.library.define(_OP, f"({_INPUTS}) -> Tensor", tags=torch.Tag.pt2_compliant_tag)
 torch.library.define(
     _BACKWARD, f"(Tensor grad, {_INPUTS}) -> (Tensor, Tensor, Tensor)", tags=torch.Tag.pt2_compliant_tag
@@ -50,35 +63,43 @@ torch.library.define(
 
 
 @torch.library.impl(_OP, "default")
-def _forward(x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> Tensor:
-    return training.forward(x, weight, gates, *map(pair, geometry))
+def _forward(
+    x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair, kept: Tensor | None = None
+) -> Tensor:
+    return training.forward(x, weight, gates, pair(stride), pair(padding), pair(dilation), kept)
 
 
 @torch.library.register_fake(_OP)
-def _(x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> Tensor:
-    size = training.output_size(x, weight, *map(pair, geometry))
+def _(
+    x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair, kept: Tensor | None = None
+) -> Tensor:
+    size = training.output_size(x, weight, pair(stride), pair(padding), pair(dilation))
     return empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
 
 
 @torch.library.impl(_BACKWARD, "default")
-def _backward(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> tuple[Tensor, Tensor, Tensor]:
-    return training.backward(grad, x, weight, gates, *map(pair, geometry))
+def _backward(
+    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair,
+    kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return training.backward(grad, x, weight, gates, pair(stride), pair(padding), pair(dilation), kept)
 
 
 @torch.library.register_fake(_BACKWARD)
-def _(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *geometry: Pair) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor]:
     grad_x = empty_like_layout(x, x.shape)
     return grad_x, weight.new_empty(weight.shape), gates.new_empty(gates.shape)
 
 
 def _save(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    x, weight, gates, *ctx.geometry = inputs
-    ctx.save_for_backward(x, weight, gates)
+    x, weight, gates, *ctx.geometry, kept = inputs
+    ctx.save_for_backward(x, weight, gates, kept)
 
 
 def _differentiate(ctx, grad: Tensor):  # type: ignore[no-untyped-def]
-    grads = torch.ops.dgconv.dynamic_group_conv2d_backward(grad, *ctx.saved_tensors, *ctx.geometry)
-    return *grads, None, None, None
+    x, weight, gates, kept = ctx.saved_tensors
+    grads = torch.ops.dgconv.dynamic_group_conv2d_backward(grad, x, weight, gates, *ctx.geometry, kept)
+    return *grads, None, None, None, None
 
 
 def _refuse(ctx, *grads: Tensor) -> None:  # type: ignore[no-untyped-def]

@@ -192,10 +192,22 @@ def declare(library: CDLL) -> None:
         ("dgconv_generate", None, (POINTER(Gate), c_int32, *[c_void_p] * 3)),
         ("dgconv_generate_bytes", None, (POINTER(Gate), POINTER(ByteGenerator), *[c_void_p] * 3)),
         ("dgconv_select", None, (POINTER(Gate), c_int32, *[c_void_p] * 5)),
+        ("dgconv_sparse_select", c_int32, (*[c_void_p] * 2, c_int64, c_int32, *[c_void_p] * 3)),
+        ("dgconv_sparse_scratch_floats", c_int64, (POINTER(Conv), *[c_int32] * 3)),
+        ("dgconv_sparse_pack", None, (POINTER(Conv), *[c_void_p] * 2, c_int32)),
+        ("dgconv_sparse_unpack", None, (POINTER(Conv), *[c_void_p] * 2, c_int32)),
+        ("dgconv_sparse_forward", None, (*_sparse(2), *[c_void_p] * 2, c_int64, c_int32)),
+        ("dgconv_sparse_backward_input", None, (*_sparse(3), *[c_void_p] * 3, c_int64, c_int32)),
+        ("dgconv_sparse_backward_weight", None, (*_sparse(2), *[c_void_p] * 2, c_int64, c_int32)),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     check_layout(library)
+
+
+def _sparse(planes: int) -> tuple[Any, ...]:
+    """What the functions for training have in common."""
+    return (POINTER(Conv), POINTER(Selection), c_int32, c_int32, *[POINTER(Planes)] * planes)
 
 
 def check_layout(library: CDLL) -> None:

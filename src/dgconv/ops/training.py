@@ -1,17 +1,19 @@
 """The training form: the reference's result and gradients, batched, without H copies of the input.
 
 Forward and backward of ``dynamic_group_conv2d`` as plain functions of tensors. Only x, weight and gates
-are needed for the backward pass; everything else is computed again there. Two ways to do it:
+are needed for the backward pass; everything else is computed again there. Three ways to do it:
 
 - *folded*, for 1x1 convolutions: the gates go into the weight, ``W[o, c] * g[b, h(o), c]``, and one batched
   matrix product does all heads. Costs one ``[B, C', C]`` tensor, whatever the size of the image.
 - *by head*, for k x k: one convolution a head on ``x * g_h``. Costs one copy of x at a time.
+- *sparse*, on a CPU, if it is known which channels are kept: see :mod:`dgconv.ops.sparse_training`.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import sparse_training
 from .geometry import Pair
 from .layout import empty_like_layout
 
@@ -25,10 +27,14 @@ def output_size(x: Tensor, weight: Tensor, stride: Pair, padding: Pair, dilation
     return height, width
 
 
-def forward(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
+def forward(
+    x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair, kept: Tensor | None = None
+) -> Tensor:
     size = output_size(x, weight, stride, padding, dilation)
     if min(size) < 1:
         F.conv2d(x, weight, None, stride, padding, dilation)  # torch says what is too small
+    if kept is not None and _is_sparse(x, weight, gates, kept, size):
+        return sparse_training.forward(x, weight, gates, kept, size, stride, padding, dilation)
     out = empty_like_layout(x, (x.shape[0], weight.shape[0], *size))
     if _folds(weight, gates, padding, size):
         pixels = _pixels(x[:, :, :: stride[0], :: stride[1]])  # [B, C, P]
@@ -42,9 +48,12 @@ def forward(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pai
 
 
 def backward(
-    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair
-) -> tuple[Tensor, Tensor, Tensor]:
+    grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair,
+    kept: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of x, weight and gates."""
+    if kept is not None and _is_sparse(x, weight, gates, kept, (grad.shape[2], grad.shape[3])):
+        return sparse_training.backward(grad, x, weight, gates, kept, stride, padding, dilation)
     grad_x = empty_like_layout(x, x.shape)
     if _folds(weight, gates, padding, (grad.shape[2], grad.shape[3])):
         window = (slice(None), slice(None), slice(None, None, stride[0]), slice(None, None, stride[1]))
@@ -72,6 +81,10 @@ def backward(
         grad_gates[:, head] = torch.linalg.vecdot(grad_scaled.flatten(2), x.flatten(2))
         grad_x.addcmul_(grad_scaled, gate)
     return grad_x, grad_weight, grad_gates
+
+
+def _is_sparse(x: Tensor, weight: Tensor, gates: Tensor, kept: Tensor, size: Pair) -> bool:
+    return sparse_training.fits(x, weight, gates) and sparse_training.pays(x, kept, size[0] * size[1])
 
 
 def _folds(weight: Tensor, gates: Tensor, padding: Pair, size: Pair) -> bool:

@@ -3,6 +3,9 @@
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
 
 #include "check.h"
 #include "crew.h"
@@ -171,4 +174,101 @@ DGCONV_EXPORT void dgconv_conv(const Conv* conv, const Selection* selection, int
         table.conv(*conv, selection, nullptr, batch, *x, *y, residual, pooled, scratch + rank * scratch_floats,
                    nullptr, rank, threads);
     }
+}
+
+// Training of a dynamic convolution; what each does is in sparse_conv.h. Pieces go to whichever thread is free; results
+// do not depend on the number of threads.
+namespace {
+
+template <class Piece>
+void share_out(int64_t pieces, int32_t threads, float* scratch, int64_t scratch_floats, const Piece& piece) {
+    const int32_t at_once = threads_to_be_had(threads);
+#pragma omp parallel for num_threads(at_once) schedule(dynamic)
+    for (int64_t i = 0; i < pieces; ++i) {
+#if defined(_OPENMP)
+        piece(i, scratch + omp_get_thread_num() * scratch_floats);
+#else
+        piece(i, scratch);
+#endif
+    }
+}
+
+constexpr int64_t PACKED_AT_ONCE = 16;  // channels
+
+int64_t pieces_of_weights(const Conv& conv) {
+    return conv.groups * ((conv.in_channels + PACKED_AT_ONCE - 1) / PACKED_AT_ONCE);
+}
+
+struct PieceOfWeights {
+    int64_t head, first, last;
+
+    PieceOfWeights(const Conv& conv, int64_t piece)
+        : head(piece % conv.groups),
+          first(piece / conv.groups * PACKED_AT_ONCE),
+          last(first + PACKED_AT_ONCE < conv.in_channels ? first + PACKED_AT_ONCE : conv.in_channels) {}
+};
+
+}  // namespace
+
+// Lists what `kept` [entries, channels] has, as a Selection does; how many an entry keeps at most.
+DGCONV_EXPORT int32_t dgconv_sparse_select(const bool* kept, const float* gates, int64_t entries, int32_t channels,
+                                           int32_t* chosen, float* chosen_gates, int32_t* counts) {
+    int32_t most = 0;
+    for (int64_t entry = 0; entry < entries; ++entry, kept += channels, gates += channels) {
+        int32_t count = 0;
+        for (int32_t c = 0; c < channels; ++c) {
+            chosen[entry * channels + count] = c;
+            chosen_gates[entry * channels + count] = gates[c];
+            count += kept[c];
+        }
+        counts[entry] = count;
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+DGCONV_EXPORT int64_t dgconv_sparse_scratch_floats(const Conv* conv, int32_t most_kept, int32_t out_h, int32_t out_w) {
+    return kernels().sparse_scratch_floats(*conv, most_kept, out_h, out_w);
+}
+
+DGCONV_EXPORT void dgconv_sparse_pack(const Conv* conv, const float* weight, float* rows, int32_t threads) {
+    share_out(pieces_of_weights(*conv), threads, nullptr, 0, [&](int64_t i, float*) {
+        const PieceOfWeights piece(*conv, i);
+        kernels().sparse_pack(*conv, piece.head, piece.first, piece.last, weight, rows);
+    });
+}
+
+DGCONV_EXPORT void dgconv_sparse_unpack(const Conv* conv, const float* rows, float* weight, int32_t threads) {
+    share_out(pieces_of_weights(*conv), threads, nullptr, 0, [&](int64_t i, float*) {
+        const PieceOfWeights piece(*conv, i);
+        kernels().sparse_unpack(*conv, piece.head, piece.first, piece.last, rows, weight);
+    });
+}
+
+DGCONV_EXPORT void dgconv_sparse_forward(const Conv* conv, const Selection* selection, int32_t most_kept, int32_t batch,
+                                         const Planes* x, const Planes* y, const float* rows, float* scratch,
+                                         int64_t scratch_floats, int32_t threads) {
+    share_out(int64_t{batch} * conv->groups, threads, scratch, scratch_floats, [&](int64_t i, float* own) {
+        kernels().sparse_forward(*conv, *selection, most_kept, i / conv->groups, i % conv->groups, *x, *y, rows, own);
+    });
+}
+
+DGCONV_EXPORT void dgconv_sparse_backward_input(const Conv* conv, const Selection* selection, int32_t most_kept,
+                                                int32_t batch, const Planes* grad, const Planes* x,
+                                                const Planes* grad_x, const float* rows, float* grad_gates,
+                                                float* scratch, int64_t scratch_floats, int32_t threads) {
+    share_out(batch, threads, scratch, scratch_floats, [&](int64_t i, float* own) {
+        kernels().sparse_backward_input(*conv, *selection, most_kept, i, *grad, *x, *grad_x, rows, grad_gates, own);
+    });
+}
+
+// Adds to `rows`.
+DGCONV_EXPORT void dgconv_sparse_backward_weight(const Conv* conv, const Selection* selection, int32_t most_kept,
+                                                 int32_t batch, const Planes* grad, const Planes* x, float* rows,
+                                                 float* scratch, int64_t scratch_floats, int32_t threads) {
+    const int64_t parts = threads;  // of each head: one by one they are shared out evenly
+    share_out(parts * conv->groups, threads, scratch, scratch_floats, [&](int64_t i, float* own) {
+        kernels().sparse_backward_weight(*conv, *selection, most_kept, batch, i / parts, i % parts, parts, *grad, *x,
+                                         rows, own);
+    });
 }

@@ -12,6 +12,7 @@
 #include "layer_norm.h"
 #include "pool.h"
 #include "resize.h"
+#include "sparse_conv.h"
 
 #define DGCONV_JOIN_(a, b) a##b
 #define DGCONV_JOIN(a, b) DGCONV_JOIN_(a, b)
@@ -44,6 +45,12 @@ extern const Kernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::resize_scratch_floats,
     DGCONV_ISA::resize,
     DGCONV_ISA::pad,
+    DGCONV_ISA::sparse_scratch_floats,
+    DGCONV_ISA::sparse_pack,
+    DGCONV_ISA::sparse_unpack,
+    DGCONV_ISA::sparse_forward,
+    DGCONV_ISA::sparse_backward_input,
+    DGCONV_ISA::sparse_backward_weight,
 };
 
 }  // namespace dgconv

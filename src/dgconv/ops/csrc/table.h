@@ -48,6 +48,19 @@ struct Kernels {
     int64_t (*resize_scratch_floats)(const Planes& x, const Planes& y);
     void (*resize)(const Resize&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
     void (*pad)(int32_t top, int32_t left, int batch, Planes x, Planes y, int rank, int threads);
+
+    // Training; see sparse_conv.h. Each call is one piece of the work: pieces may be done at the same time.
+    int64_t (*sparse_scratch_floats)(const Conv&, int64_t most_kept, int32_t out_h, int32_t out_w);
+    void (*sparse_pack)(const Conv&, int64_t head, int64_t first, int64_t last, const float* weight, float* rows);
+    void (*sparse_unpack)(const Conv&, int64_t head, int64_t first, int64_t last, const float* rows, float* weight);
+    void (*sparse_forward)(const Conv&, const Selection&, int64_t most_kept, int64_t image, int64_t head,
+                           const Planes& x, const Planes& y, const float* rows, float* scratch);
+    void (*sparse_backward_input)(const Conv&, const Selection&, int64_t most_kept, int64_t image, const Planes& grad,
+                                  const Planes& x, const Planes& grad_x, const float* rows, float* grad_gates,
+                                  float* scratch);
+    void (*sparse_backward_weight)(const Conv&, const Selection&, int64_t most_kept, int64_t batch, int64_t head,
+                                   int64_t part, int64_t parts, const Planes& grad, const Planes& x, float* rows,
+                                   float* scratch);
 };
 
 extern const Kernels avx512_kernels, avx2_kernels, portable_kernels;
