@@ -1,9 +1,9 @@
 """Writes docs/tutorial.md from a real run: a folder of photos, a network trained on it, and ``dgconv tune``.
 
-    python -m reproduce.tutorial --parquet DIR [--work DIR] [--classes 3] [--most 300] [--image-size 64] [--epochs 12]
+    python -m reproduce.tutorial [--parquet DIR] [--work DIR] [--classes 3] [--most 300] [--image-size 64] [--epochs 12]
 
-The photos are those of a Parquet data set, as Imagenette, written into one folder a class. Every figure on the page is
-what the commands printed.
+The photos are those of a Parquet data set, as Imagenette, written into one folder a class; or the digits that come with
+dgconv, as files. Every figure on the page is what the commands printed.
 """
 
 import io
@@ -17,7 +17,9 @@ from typing import Annotated
 
 import pyarrow.parquet as pq
 import tyro
+from PIL import Image
 
+from dgconv.data import TensorSplit, load_data
 from dgconv.text import PlainConsole
 from dgconv.tuning import Plan
 
@@ -33,7 +35,7 @@ The machine: {hardware}, {cores} cores, shared with other work, so that only rat
 
 ## 1. A folder of photos
 
-One folder a class, for training and for testing: {train} photos to train on, {test} to test on, {classes} classes.
+One folder a class, for training and for testing: {train} images to train on, {test} to test on, {classes} classes.
 
 ```text
 {tree}
@@ -44,7 +46,7 @@ One folder a class, for training and for testing: {train} photos to train on, {t
 ## 2. A network that was trained on them
 
 You may have one: `dgconv tune` takes `timm:NAME`, `torchvision:NAME` or `FILE.py:FUNCTION` with `--weights FILE`, too.
-Here it is a dense ResNet-18, trained from nothing:
+Here it is one that is trained from nothing:
 
 ```text
 $ {train_command}
@@ -100,7 +102,7 @@ With a training loop of your own, the same pieces are there: `dgconv.plan(model,
 
 
 def main(
-    parquet: Path,
+    parquet: Path | None = None,
     work: Path = Path("build/tutorial"),
     classes: int = 3,
     most: int = 300,
@@ -114,11 +116,12 @@ def main(
     """Write docs/tutorial.md and its picture."""
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
-    counts, names = write_photos(parquet, Path("photos"), classes, most)
+    counts, names = write_photos(parquet, Path("photos"), classes, most) if parquet else write_digits(Path("photos"))
     data = ["--data", "folder", "--data-dir", "photos", "--image-size", str(image_size)]
     learning = ["--epochs", str(epochs), "--batch-size", str(batch_size), "--learning-rate", "0.05"]
-    train = ["dgconv", "train", "--model", network, *data, *learning, "--smallest-crop", "0.35", "--out", "dense"]
-    tune = ["dgconv", "tune", "dense", *data, "--smallest-crop", "0.35", "--epochs", str(tune_epochs)]
+    crops = ["--smallest-crop", "0.35" if parquet else "0.7"]
+    train = ["dgconv", "train", "--model", network, *data, *learning, *crops, "--in-memory", "--out", "dense"]
+    tune = ["dgconv", "tune", "dense", *data, *crops, "--in-memory", "--epochs", str(tune_epochs)]
     tune += ["--time", f"{time:g}"]
     photo = next(Path(f"photos/test/{names[0]}").iterdir())
     outputs = {
@@ -176,8 +179,22 @@ def write_photos(parquet: Path, folder: Path, classes: int, most: int) -> tuple[
     return counts, [name.replace(" ", "-") for name in names]
 
 
+def write_digits(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """The digits that come with dgconv, as files."""
+    data = load_data("digits")
+    for split, part in (("train", data.train), ("test", data.test)):
+        assert isinstance(part, TensorSplit)
+        for number, (image, label) in enumerate(zip(part.images, part.labels, strict=True)):
+            place = folder / split / data.classes[label]
+            place.mkdir(parents=True, exist_ok=True)
+            path = place / f"{number:05}.png"
+            if not path.exists():
+                Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    return {"train": len(data.train), "test": len(data.test)}, data.classes
+
+
 def tree(names: list[str]) -> str:
-    return "\n".join(f"photos/{split}/{name}/00000.jpg ..." for split in ("train", "test") for name in names)
+    return "\n".join(f"photos/{split}/{name}/..." for split in ("train", "test") for name in (*names[:2], names[-1]))
 
 
 def run(command: list[str], made: Path | None) -> str:
