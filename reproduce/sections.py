@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from . import methods, safety, tables
+from . import frontier_page, methods, safety, tables
 from .gates import gates_table
 from .groups import Group
 from .page import claims_section, readme_table, studies_section
@@ -23,4 +23,8 @@ SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
     "measured": lambda root, groups: tables.comparisons(root),
     "options": lambda root, groups: methods.options(),
     "fuzzing": lambda root, groups: safety.fuzzing(root),
+    "frontier": lambda root, groups: frontier_page.frontier_table(root),
+    "frontier_changes": lambda root, groups: frontier_page.frontier_changes(root),
+    "frontier_verdict": lambda root, groups: frontier_page.frontier_verdict(root),
+    "gpu": lambda root, groups: tables.gpu(root),
 }

@@ -226,3 +226,48 @@ def comparisons(root: Path) -> str:
     """A table for each comparison of all methods that there is."""
     files = sorted((root / "benchmarks/results").glob("compare_*.json"))
     return "\n".join(to_markdown(Comparison.from_dict(json.loads(file.read_text()))) for file in files).rstrip()
+
+
+GPU_FORMS = {
+    "sparse": "DGC at 3/4, kept channels only",
+    "cudnn": "dense, cuDNN",
+    "cudnn graph": "dense, cuDNN, CUDA graph",
+    "compiled": "dense, torch.compile max-autotune",
+}
+
+
+def gpu(root: Path) -> str:
+    """ResNet-18 on a GPU, sparse beside dense, and why: what each of its convolutions takes and must take."""
+    found = _measured(root, "gpu_inference")
+    rows = []
+    for batch in sorted({network["batch"] for network in found["networks"]}):
+        ms = {
+            form: ms for network in found["networks"] if network["batch"] == batch for form, ms in network["ms"].items()
+        }
+        dense = min(ms[form] for form in ms if form != "sparse")
+        cells = [f"{ms[form]:.2f}" if form in ms else "" for form in GPU_FORMS]
+        rows.append([str(batch), *cells, f"{dense / ms['sparse']:.2f}x"])
+    whole = markdown(["batch", *(f"{title}, ms" for title in GPU_FORMS.values()), "against the best dense"], rows)
+    layers = []
+    largest = max(layer["shape"]["batch"] for layer in found["roofline"])
+    for layer in found["roofline"]:
+        shape = layer["shape"]
+        if shape["batch"] != largest:
+            continue
+        floor = max(layer["floor_macs"], layer["floor_bytes"])
+        outputs = shape["outputs"] * shape["heads"] if shape["by_head"] else shape["outputs"]
+        name = f"{shape['channels']} to {outputs}, {shape['kernel']}x{shape['kernel']}, stride {shape['stride']}"
+        best = layer["forms"][0][1]
+        cells = (floor, layer["dense"], best)
+        layers.append(
+            [
+                f"{shape['batch']} x {shape['height']} px, {name}",
+                *(f"{1e6 * value:.1f}" for value in cells),
+                f"{layer['dense'] / best:.2f}x",
+                f"{layer['dense'] / floor:.1f}x",
+            ]
+        )
+    heading = ["convolution", "floor, us", "dense, us", "sparse, us", "sparse against dense", "at most possible"]
+    machine = f"{found['machine']}, torch {found['torch']}, bfloat16, 224 pixels"
+    ceilings = ", ".join(f"{value:.4g} {unit}" for unit, value in found["ceilings"].items())
+    return f"{machine}:\n\n{whole}\n\nCeilings measured beside: {ceilings}.\n\n{markdown(heading, layers)}"

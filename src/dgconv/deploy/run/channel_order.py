@@ -47,7 +47,7 @@ def with_orders(graph: Graph) -> tuple[Graph, dict[str, Order]]:
                 channels[step.output] = len(step.weight)
             elif isinstance(step, Rescale):
                 takes = step.input if step.other is None else step.other
-                orders[step.output] = None if step.order is not None and step.other is None else orders[takes]
+                orders[step.output] = None if step.order is not None and step.other is None else orders.get(takes)
                 channels[step.output] = len(step.scale)
             elif isinstance(step, Concat):
                 if any(channels[part] is None for part in step.inputs):
