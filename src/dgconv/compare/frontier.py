@@ -127,6 +127,7 @@ def time_points(
                 images = torch.randn(TIMED_IMAGES, 3, side, side, generator=torch.Generator().manual_seed(0))
                 try:
                     network, weights = _network(first[point.name], precision, images)
+                    network(images[:1])  # what cannot run says so
                 except UserError as error:
                     tell(f"{point.name} is not timed in {precision}: {error}")
                     continue
