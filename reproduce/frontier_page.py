@@ -9,7 +9,7 @@ from dgconv.compare.frontier import Frontier, PointResult
 
 from .markdown import table
 
-RECORD = Path("results") / "frontier" / "imagenette64.json"
+RECORD = Path("benchmarks") / "results" / "frontier_imagenette64.json"
 BASE, PRECISION = "dgc75", "int8"
 NOISE = 0.05
 STATIC = ("dense", "groups", "pruned")
