@@ -81,6 +81,16 @@ def test_convolutions_with_activations(step: Conv, size: tuple[int, int], activa
 
 
 @needs_kernels
+@pytest.mark.parametrize("activation", ["identity", "relu", *SMOOTH])
+def test_winners_are_chosen_by_magnitudes_of_what_may_be_negative(activation: str) -> None:
+    first = Conv("x", "a", torch.randn(16, 3, 3, 3), padding=(1, 1), activation=activation)
+    boost = BoostSpec(torch.randn(20, 16), torch.ones(20), 5, torch.randn(20))
+    check(
+        Graph("x", "y", [first, Conv("a", "y", torch.randn(20, 16, 3, 3), boost=boost)]), torch.randn(2, 3, 9, 8), 1e-4
+    )
+
+
+@needs_kernels
 @pytest.mark.parametrize("channels", [24, 264])
 def test_a_network_takes_large_and_small_planes_in_turn(channels: int) -> None:
     """Weights are packed once more for planes of a few pixels."""

@@ -23,6 +23,7 @@ from .shapes import Shape, as_planes, convolved_shape, padding_of, value_shapes
 CACHE_FLOATS = 8 << 20  # 32 MB: what one run should not exceed
 MOST_FLOATS = 2**31 - 1  # of a value for all images of one run: kernels count with 32 bits
 BYTES_OF_STEP = 4096  # of a layout, beside what the step itself takes: about what Python's part of it does
+NEVER_NEGATIVE = ("relu", "relu6", "sigmoid", "hard_sigmoid")
 ROLES = {"output": "output", "input": "input", "residual": "other", "other": "other", "factor": "factor"}  # of values
 
 
@@ -171,7 +172,7 @@ class Layout:
         if not isinstance(step, Conv) or not (step.gate or step.boost) or step.before:
             return None
         index, conv = self._convs.get(step.input, (None, None))
-        return None if conv is None or (step.boost and conv.activation == "identity") else index
+        return None if conv is None or (step.boost and conv.activation not in NEVER_NEGATIVE) else index
 
     def _chosen_by(self, step: Step) -> int | None:
         """The convolution whose winners are all that a step needs to read, the rest of its input being zero."""
