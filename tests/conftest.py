@@ -1,4 +1,5 @@
-"""Shared set-up: trained runs are in trained_runs.py, a browser for tests of pages is in browser.py."""
+"""Shared set-up: trained runs are in trained_runs.py, a browser for pages in browser.py, the paper's MACs in
+counted_paper.py."""
 
 import importlib
 import os
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))  # where the plugins are
-pytest_plugins = ["browser", "trained_runs"]
+pytest_plugins = ["browser", "counted_paper", "trained_runs"]
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is first imported

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from dgconv import DynamicGroupConv2d, count_macs, create_model, deploy, dynamic_group_conv2d
-from dgconv.analysis.paper import compare_with_paper
 from dgconv.cost import needs_images, register_rule, rules
 from dgconv.errors import UserError
 from dgconv.layers import (
@@ -78,8 +77,8 @@ FURTHER_OFF = {  # in percent, of rows that say why
 
 
 @pytest.fixture(scope="module")
-def comparison():
-    return {row.label: row for row in compare_with_paper()}
+def comparison(counted_paper):
+    return {row.label: row for row in counted_paper}
 
 
 @pytest.mark.slow
