@@ -55,7 +55,7 @@ def measure(name: str, size: int, threads: int, seconds: float) -> dict[str, Any
     model = network(name)
     x = torch.randn(1, 3, size, size)
     dynamic, unpruned = copy.deepcopy(model), copy.deepcopy(model)
-    report = convert_(dynamic, DGCConfig(pruning_rate=RATE, preserve=False), input_size=(3, size, size))
+    report = convert_(dynamic, DGCConfig(pruning_rate=RATE), input_size=(3, size, size))
     convert_(unpruned, DGCConfig(pruning_rate=0), input_size=(3, size, size))
     with torch.no_grad():
         expected = model(x)
