@@ -169,3 +169,12 @@ def test_agreement_of_choices() -> None:
     assert found.layers[0].layer in str(found)
     with pytest.raises(UserError, match="not forms of one network"):
         deploy.agreement(floats, deploy.prepare(network("resnet20")), x)
+
+
+@needs_kernels
+def test_bytes_that_would_wait_for_torch_are_floats() -> None:
+    model = dgconv.create_model("resnet18_dgc", num_classes=10, width=16, saliency_start="calm", scales=False).eval()
+    prepared = in_int8(model)
+    assert prepared.precision == "float32"
+    assert any("left to torch" in note for note in prepared.notes)
+    torch.testing.assert_close(prepared(images(2)), model(images(2)), rtol=1e-3, atol=1e-3)

@@ -55,6 +55,8 @@ def to_int8(
     with torch.no_grad():
         seen = calibrate(graph, _counted(batches, progress))
     model = _model(seen, frozenset(), float_model, notes)
+    if model.bytes_between_programs:
+        return _kept(float_model, "float32 is used: bytes would have to wait for steps that are left to torch")
     if evaluate is not None and max_drop is not None:
         model = _within_drop(seen, float_model, batches, evaluate, max_drop, seconds, progress, notes)
     if not force and (slower := _slower(model, float_model, batches[0][:1])):

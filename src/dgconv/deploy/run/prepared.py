@@ -15,7 +15,7 @@ from ...ops import native
 from ...ops.layout import is_channels_last
 from ...ops.transforms import transforming
 from ..calls import overwriting
-from ..graph import ByteConv, Concat, Conv, Elementwise, Graph, Pool, Step, Torch, tensors_of, values_read
+from ..graph import ByteConv, Concat, Conv, Elementwise, Graph, Pool, Step, Torch, byte_values, tensors_of, values_read
 from . import bounds, torch_steps
 from .budget import BUDGET
 from .choice import in_branches, laid_out_like, slower, stays_channels_last
@@ -56,6 +56,11 @@ class PreparedModel(nn.Module):
         self.training = False
         self.channels = _input_channels(graph)
         self._make_runs()
+
+    @property
+    def bytes_between_programs(self) -> set[str]:
+        """Values in bytes that one program would hand to another; they know their order of channels within one only."""
+        return {name for run in self._runs for name in run.segment.reads} & byte_values(self.graph)
 
     def _make_runs(self) -> None:
         self._runs = list(_runs(self.graph))
