@@ -148,8 +148,8 @@ def _network(run: StudyRun, precision: Precision, images: Tensor) -> tuple[Prepa
     kept = RunFolder(run.folder)
     if kept.has_weights:
         network: nn.Module = load_model(kept)
-    elif "prune" in run.recipe.model.options:
-        raise UserError("what is pruned is known by its weights only, and they are not there")
+    elif "prune" in run.recipe.model.options or run.recipe.model.name.endswith("_lgc"):
+        raise UserError("what training left of it is known by its weights only, and they are not there")
     else:
         network = run.recipe.build_model(len(kept.config["classes"]))
         settle_(network, (3, images.shape[2], images.shape[3]))
