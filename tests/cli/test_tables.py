@@ -92,7 +92,16 @@ def test_what_a_recipe_is_counted_as_is_shown_in_80_columns(monkeypatch):
 
 def test_the_paper_in_a_narrow_terminal():
     row = CountedFigure(
-        "table", "CondenseNet-74 LGC, half classifier", "in a figure", 1814.073, 1818.214, None, None, 0.1, "both"
+        "table",
+        "CondenseNet-74 LGC, half classifier",
+        "in a figure",
+        1814.073,
+        1818.214,
+        None,
+        None,
+        0.1,
+        "both",
+        "",
     )
     lines = lines_at(80, lambda console: print_paper_comparison(console, [row]))
     text = " ".join(" ".join(lines).split())
