@@ -627,8 +627,8 @@ class OfPeaks(SaliencyGenerator):
 
 
 class Doubled(DynamicGroupConv2d):
-    def _convolve(self, x: Tensor, gates: Tensor) -> Tensor:
-        return 2 * super()._convolve(x, gates)
+    def _convolve(self, x: Tensor, gates: Tensor, *more: Tensor) -> Tensor:
+        return 2 * super()._convolve(x, gates, *more)
 
 
 def replaced_part(name: str, part: nn.Module) -> DynamicGroupConv2d:
