@@ -6,7 +6,6 @@ from dgconv import create_model, list_models
 from dgconv.models import ImageClassifier
 
 SMALL: dict[str, dict[str, object]] = {
-    "resnet56": {"stages": (1, 2, 1)},
     "resnet110": {"stages": (1, 2, 1)},
     "resnet164": {"stages": (1, 2, 1)},
     "condensenet86": {"stages": (2, 2, 2)},

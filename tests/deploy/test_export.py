@@ -116,7 +116,7 @@ def test_torch_export(network, tmp_path):
     report = export_model(model, tmp_path / "net.pt2", "torch", size)
     assert model.training, "left as it was"
     model.eval()
-    assert report.difference == 0
+    assert report.difference < 1e-6
     assert "import dgconv" in report.note
     loaded = torch.export.load(tmp_path / "net.pt2")
     assert "dgconv.dynamic_group_conv2d" in str(loaded.graph)
