@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 # Threads of torch's that have nothing to do wait for milliseconds without giving the processor away: on a busy machine
 # whoever has work to do waits for them. These times are a little longer than the pauses between two operations: some 50
@@ -16,8 +17,10 @@ from .layers.convert import DGCConfig, convert_
 from .layers.select import dynamic_layers, set_pruning_rate
 from .models import create_model, import_authors_checkpoint, list_models, load_model, save_model
 from .ops import dynamic_group_conv2d
-from .tuning import plan, tune
 from .version import __version__
+
+if TYPE_CHECKING:
+    from .tuning import plan, tune
 
 __all__ = [
     "__version__",
@@ -39,3 +42,12 @@ __all__ = [
     "tune",
     "plan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Tuning comes when it is asked for: it needs all that trains and reads data, and a layer does not."""
+    if name not in ("plan", "tune"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import tuning
+
+    return getattr(tuning, name)
