@@ -1,4 +1,5 @@
-"""ResNet, He et al. 2016: ResNet-18 for ImageNet with torchvision's names, ResNet-20, -56 and -110 for CIFAR.
+"""ResNet, He et al. 2016: ResNet-18 for ImageNet (or, with ``stem="cifar"``, for images of 32 pixels) with torchvision's
+names, ResNet-20, -56 and -110 for CIFAR.
 
 Both 3x3 convolutions of a block, and the 1x1 of its shortcut, take ``conv_layer``: the reported 2.04x fewer MACs
 come out only with the shortcuts, and only at a pruning rate of 0.55 (the paper's text says 0.75, which gives 3.3x).
@@ -21,6 +22,7 @@ from ._classifier import ImageClassifier, check_sizes, initialize, make_classifi
 from ._registry import norm_after, register_backbone
 
 Shortcuts = Literal["method", "dense"]
+Stem = Literal["imagenet", "cifar"]
 
 
 def shortcut_layer_of(shortcuts: Shortcuts, conv_layer: ConvLayer) -> ConvLayer:
@@ -87,7 +89,7 @@ class ResNet(ImageClassifier):
         self,
         stages: tuple[int, ...],
         width: int,
-        stem: str,
+        stem: Stem,
         conv_layer: ConvLayer = nn.Conv2d,
         num_classes: int = 1000,
         pre_norm: bool = False,
@@ -95,6 +97,8 @@ class ResNet(ImageClassifier):
     ) -> None:
         super().__init__()
         check_sizes("`stages` and `width`", *stages, width)
+        if stem not in get_args(Stem):
+            raise UserError(f"`stem` must be {' or '.join(map(repr, get_args(Stem)))}, got {stem!r}")
         shortcut_layer = shortcut_layer_of(shortcuts, conv_layer)
         is_cifar = stem == "cifar"
         self.input_size = (3, 32, 32) if is_cifar else (3, 224, 224)
@@ -131,8 +135,9 @@ def resnet18(
     stages: tuple[int, ...] = (2, 2, 2, 2),
     pre_norm: bool = False,
     shortcuts: Shortcuts = "method",
+    stem: Stem = "imagenet",
 ) -> ResNet:
-    return ResNet(stages, width, "imagenet", conv_layer, num_classes, pre_norm, shortcuts)
+    return ResNet(stages, width, stem, conv_layer, num_classes, pre_norm, shortcuts)
 
 
 @register_backbone(saliency_start="calm")
