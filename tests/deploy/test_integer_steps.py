@@ -91,6 +91,46 @@ def test_networks_of_bytes_are_stored_as_they_are() -> None:
         assert torch.equal(from_bytes(*to_bytes(model))(x).nan_to_num(), model(x).nan_to_num())
 
 
+@pytest.mark.parametrize("outputs", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("inputs", "groups", "heads"), [(8, 4, 4), (16, 4, 4), (5, 3, 1), (4, 8, 2), (32, 4, 8), (1, 6, 3)]
+)
+@pytest.mark.parametrize("width", [3, 8, 21])
+def test_groups_that_share_a_vector(
+    outputs: int, inputs: int, groups: int, heads: int, width: int, any_isa: str
+) -> None:
+    """Narrow groups behind heads: what a group reads lies in several places of a pixel."""
+    rng, channels = torch.Generator().manual_seed(outputs * inputs), inputs * groups
+    bytes = Bytes(0.1, 7)
+    pointwise = torch.randint(-127, 128, (channels, 3, 1, 1), generator=rng).to(torch.int8)
+    grouped = torch.randint(-127, 128, (outputs * groups, inputs, 3, 2), generator=rng).to(torch.int8)
+    ones, zeros = torch.full((channels,), 0.01), torch.zeros(channels)
+    multiplier, bias = torch.full((outputs * groups,), 0.003), torch.randn(outputs * groups, generator=rng) * 30
+    steps = [
+        Quantize("x", "a", bytes),
+        ByteConv("a", "b", pointwise, ones, zeros, bytes, bytes, picks=[[0, 1, 2]] * heads),
+        ByteConv("b", "c", grouped, multiplier, bias, bytes, bytes, (1, 2), (1, 1), (0, 1), (2, 1), groups=groups),
+        integer_steps.Dequantize("c", "y", bytes),
+    ]
+    graph, x = Graph("x", "y", steps), torch.randn(2, 3, 5, width, generator=rng)
+    assert same_bits(PreparedModel(graph)(x), expected(graph, x))
+
+
+@pytest.mark.parametrize("channels", [17, 63, 64, 65, 100, 127, 128, 129])
+@pytest.mark.parametrize("keep", [1, 16, 31, 32, 33, 63, 64, 65, None])
+def test_kept_channels_of_every_number(channels: int, keep: int | None, any_isa: str) -> None:
+    rng = torch.Generator().manual_seed(channels)
+    keep = min(keep or channels, channels)
+    weights = [torch.randn(shape, generator=rng) for shape in ((2, 3, channels), (2, channels, 3))]
+    gate = GateSpec(*weights, torch.rand(2, channels, generator=rng), keep=keep)
+    weight = torch.randint(-127, 128, (10, channels, 1, 1), generator=rng).to(torch.int8)
+    given, bytes = Bytes(0.02, 100), Bytes(0.5, 128)
+    conv = ByteConv("a", "b", weight, torch.full((10,), 0.001), torch.zeros(10), given, bytes, gate=gate)
+    graph = Graph("x", "y", [Quantize("x", "a", given), conv, integer_steps.Dequantize("b", "y", bytes)])
+    x = torch.randn(2, channels, 3, 9, generator=rng)
+    assert same_bits(PreparedModel(graph)(x), expected(graph, x))
+
+
 def test_rounding_and_saturation() -> None:
     """By hand: ties go to even, the ends of the range hold, a clamp at 6 is in steps of the scale."""
     v = torch.tensor([-3.0, -0.5, 0.5, 1.5, 2.5, 300.0, float("nan")])

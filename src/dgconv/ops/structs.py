@@ -95,7 +95,7 @@ class ByteConv(Structure):
     _fields_: ClassVar = [
         *_fields("in_channels out_channels", c_int32),
         *_fields("kernel_h kernel_w stride_h stride_w pad_top pad_left dilation_h dilation_w", c_int32),
-        *_fields("groups chooses most_chosen is_depthwise", c_int32),
+        *_fields("groups chooses most_chosen is_depthwise joined", c_int32),
         *_fields("weight start multiplier bias", c_void_p),
         ("residual_scale", c_float),
         ("input_zero", c_int32),
@@ -182,6 +182,7 @@ def declare(library: CDLL) -> None:
         ("dgconv_check_program", c_int64, (POINTER(Program), c_int64, c_int64)),
         ("dgconv_refusal", c_char_p, (c_int32,)),
         ("dgconv_run", c_double, (POINTER(Program), *[c_void_p] * 4, c_int32, c_void_p)),
+        ("dgconv_joined_groups", c_int32, (POINTER(ByteConv),)),
         ("dgconv_byte_packed_bytes", c_int64, (POINTER(ByteConv),)),
         ("dgconv_pack_bytes", None, (POINTER(ByteConv), c_void_p, c_void_p)),
         ("dgconv_choices_bytes", c_int64, (POINTER(ByteConv),)),

@@ -85,12 +85,11 @@ def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -
     depthwise = is_depthwise(step)
     groups = step.groups if heads_of(step) == 1 else heads_of(step)
     weight = step.weight if order is None else step.weight[order.long()]
-    if step.groups > 1 and not depthwise and (joined := _joined_groups(groups, outputs)) > 1:
-        weight, groups = _widened(weight, groups, joined), groups // joined
     conv = structs.ByteConv(
         *(inputs, outputs, *step.weight.shape[2:], *step.stride, *step.padding, *step.dilation),
         groups=groups,
         is_depthwise=depthwise,
+        joined=1,
         multiplier=packed.address(_padded(step.multiplier, order)),
         bias=packed.address(_padded(step.bias, order)),
         residual_scale=step.residual_scale,
@@ -98,7 +97,15 @@ def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -
         result=_to_byte(step.result, step.activation),
         input_scale=step.given.scale,
     )
-    choices = None if depthwise else _choices(step, given, groups)
+    if step.groups > 1 and not depthwise:
+        conv.positions = packed.integers(positions(given))
+        conv.joined = library().dgconv_joined_groups(byref(conv))
+        if conv.joined == 1:
+            conv.positions = None
+            widened = _widened_groups(groups, outputs)
+            weight, groups = _widened(weight, groups, widened), groups // widened
+            conv.groups = groups
+    choices = None if depthwise or conv.joined > 1 else _choices(step, given, groups)
     if step.groups > 1 and choices is not None:
         weight = _widened(weight, groups, groups)
     if given is not None and not depthwise and weight.shape[1] == inputs:
@@ -127,8 +134,8 @@ def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -
     packed.native.bytes = conv
 
 
-def _joined_groups(groups: int, outputs: int) -> int:
-    """How many narrow groups are computed as one: of a vector, each would use a part, and take as long as the whole."""
+def _widened_groups(groups: int, outputs: int) -> int:
+    """How many narrow groups are computed as one where lanes can't read apart: each alone would take as long as all."""
     fitting = (count for count in range(1, groups + 1) if groups % count == 0 and count * outputs // groups <= VECTOR)
     return max(fitting, default=1)
 

@@ -102,7 +102,11 @@ DGCONV_EXPORT int32_t dgconv_select_isa(const char* name) {
     return found != nullptr;
 }
 
-// For the convolutions of bytes.
+// For the convolutions of bytes. `positions` are channels of the input.
+DGCONV_EXPORT int32_t dgconv_joined_groups(const ByteConv* conv) {
+    return is_sound(*conv) ? byte_kernels().joined_groups(*conv) : 1;
+}
+
 DGCONV_EXPORT int64_t dgconv_byte_packed_bytes(const ByteConv* conv) {
     return is_sound(*conv) ? byte_kernels().packed_bytes(*conv) : -1;
 }

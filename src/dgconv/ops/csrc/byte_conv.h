@@ -2,50 +2,11 @@
 #pragma once
 
 #include "byte_depthwise.h"
-#include "byte_gather.h"
+#include "byte_joined.h"
 
 namespace dgconv::DGCONV_ISA {
 
 constexpr int SHORT_ROW = LANES == 16 ? 7 : 6;  // pixels; what is shorter is gathered window by window
-
-// Where the outputs of a panel go, pixel by pixel, and what they need.
-struct ByteOutput {
-    const int32_t* start;
-    const float *multiplier, *bias;
-    float unit;
-    ToByte result;
-    uint8_t* y;
-    const uint8_t* residual;  // or null
-    int64_t y_step, residual_step;
-    float residual_scale;
-    int count;                // of outputs
-
-    INLINE ByteOutput at(int64_t pixel) const {
-        ByteOutput moved = *this;
-        moved.y += pixel * y_step;
-        if (residual) moved.residual += pixel * residual_step;
-        return moved;
-    }
-
-    // What a pixel's sums, of so many vectors, become.
-    template <int VECTORS>
-    INLINE void put(int pixel, const IntVec (&sums)[VECTORS], const Vec (&multipliers)[VECTORS]) const {
-        IntVec bytes[VECTORS];
-        UNROLL for (int i = 0; i < VECTORS; ++i) {
-            Vec v = to_float(sums[i]) * multipliers[i] + load(bias + i * LANES);
-            if (residual) {
-                const uint8_t* added = residual + pixel * residual_step + i * LANES;
-                v += to_float(load_bytes(added, smaller(LANES, count - i * LANES))) * residual_scale;
-            }
-            bytes[i] = to_byte(v, result);
-        }
-        uint8_t* const to = y + pixel * y_step;
-        if (count >= VECTORS * LANES) return store_bytes(to, bytes);
-        UNROLL for (int i = 0; i < VECTORS; ++i) {
-            store_bytes(to + i * LANES, bytes[i], smaller(LANES, count - i * LANES));
-        }
-    }
-};
 
 // VECTORS of outputs for PIXELS neighbours.
 template <int VECTORS, int PIXELS>
@@ -125,21 +86,22 @@ struct ByteItems {
         return in_rows * (int64_t(out_w - 1) * conv.stride_w + int64_t(conv.kernel_w - 1) * conv.dilation_w + 1) * count;
     }
 
+    // Groups that share a vector find theirs in whole pixels.
     static int most_inputs(const ByteConv& conv) {
-        return conv.chooses ? conv.most_chosen : conv.in_channels / conv.groups;
+        return conv.chooses ? conv.most_chosen : conv.joined > 1 ? conv.in_channels : conv.in_channels / conv.groups;
     }
 
     ByteItems(const ByteConv& conv, const BytePlan& plan, int in_h, int in_w, int out_h, int out_w, int threads) {
         const int count = most_inputs(conv);
         // Padding at the bottom or to the right may be more than at the top.
         const bool is_inside = int64_t(out_h - 1) * conv.stride_h < in_h && int64_t(out_w - 1) * conv.stride_w < in_w;
-        in_place = plan.is_pointwise && !conv.chooses && is_inside;
-        by_window = !plan.is_pointwise && out_w < SHORT_ROW;
+        in_place = plan.is_pointwise && !conv.chooses && conv.joined <= 1 && is_inside;
+        by_window = !plan.is_pointwise && conv.joined <= 1 && out_w < SHORT_ROW;
         const int64_t one = bytes_of(conv, plan, 1, out_w, count, by_window);
         const int64_t next = bytes_of(conv, plan, 2, out_w, count, by_window) - one;
         const int64_t room = GATHERED_BYTES - one;
         rows = room <= 0 || !next ? 1 : room / next + 1 < out_h ? int(room / next) + 1 : out_h;
-        const int wanted = threads == 1 ? 1 : divide_up(3 * threads, conv.groups);
+        const int wanted = threads == 1 ? 1 : divide_up(3 * threads, plan.units);
         chunks = larger(divide_up(out_h, rows), smaller(wanted, divide_up(out_h, by_window ? 2 : 1)));
         rows = divide_up(out_h, chunks);
         chunks = divide_up(out_h, rows);
@@ -147,7 +109,7 @@ struct ByteItems {
         splits = threads == 1 ? 1 : smaller(panels, divide_up(wanted, chunks));
     }
 
-    int64_t count(const ByteConv& conv) const { return int64_t(conv.groups) * splits * chunks; }
+    int64_t count(const BytePlan& plan) const { return int64_t(plan.units) * splits * chunks; }
 };
 
 constexpr int64_t SLACK = 256;  // bytes that may be read or written beyond the last
@@ -160,12 +122,15 @@ inline int64_t conv_scratch_bytes(const ByteConv& conv, int32_t in_h, int32_t in
     const ByteItems items(conv, plan, in_h, in_w, out_h, out_w, 1);
     const int count = ByteItems::most_inputs(conv);
     const int64_t bytes = items.in_place ? 0 : ByteItems::bytes_of(conv, plan, items.rows, out_w, count, items.by_window);
-    return whole_lines(int64_t(sizeof(Run)) * plan.runs) + whole_lines(bytes + SLACK);
+    return whole_lines(int64_t(sizeof(Run)) * plan.taps()) + whole_lines(bytes + SLACK);
 }
 
 inline int64_t packed_bytes(const ByteConv& conv) {
     if (conv.is_depthwise) return depthwise_packed_bytes(conv);
     const BytePlan plan(conv);
+#if defined(DGCONV_JOINS)
+    if (conv.joined > 1) return joined_packed_bytes(conv);
+#endif
     if (conv.chooses) return int64_t(conv.groups) * plan.taps() * conv.in_channels * plan.padded_outputs() + SLACK;
     return conv.groups * plan.weights_of(conv.in_channels / conv.groups) * int64_t(sizeof(Weight));
 }
@@ -173,6 +138,9 @@ inline int64_t packed_bytes(const ByteConv& conv) {
 inline void pack_weights(const ByteConv& conv, const int8_t* weight, void* packed) {
     memset(packed, 0, packed_bytes(conv));
     if (conv.is_depthwise) return pack_depthwise(conv, weight, packed);
+#if defined(DGCONV_JOINS)
+    if (conv.joined > 1) return pack_joined(conv, weight, packed);
+#endif
     const BytePlan plan(conv);
     const int inputs = conv.chooses ? conv.in_channels : conv.in_channels / conv.groups, taps = plan.taps();
     const int64_t groups = plan.groups_of(inputs), run_groups = groups / plan.runs;
@@ -202,12 +170,12 @@ inline void conv(const ByteConv& conv, const void* choices, const void* chosen, 
     const ByteItems items(conv, plan, x.height, x.width, y.height, y.width, threads);
     const int64_t choice_size = choice_bytes(conv), chosen_size = conv.chooses ? chosen_bytes(conv) : 0;
     Run* const runs = static_cast<Run*>(scratch);
-    uint8_t* const buffer = static_cast<uint8_t*>(scratch) + whole_lines(int64_t(sizeof(Run)) * plan.runs);
-    const Share share = share_of(items.count(conv), rank, threads);
+    uint8_t* const buffer = static_cast<uint8_t*>(scratch) + whole_lines(int64_t(sizeof(Run)) * plan.taps());
+    const Share share = share_of(items.count(plan), rank, threads);
     const int panels = divide_up(plan.vectors, MOST_PANEL);
     for (int64_t index = share.begin; index < share.end; ++index) {
         const int chunk = index % items.chunks, split = index / items.chunks % items.splits;
-        const int group = int(index / items.chunks / items.splits);
+        const int unit = int(index / items.chunks / items.splits), group = unit * larger(conv.joined, 1);
         const int first_row = chunk * items.rows, rows = smaller(items.rows, y.height - first_row);
         const int inputs = conv.in_channels / conv.groups, first_output = group * plan.outputs;
         PixelReader reader{inputs, group * inputs, nullptr, conv.input_zero, conv.in_channels};
@@ -215,6 +183,15 @@ inline void conv(const ByteConv& conv, const void* choices, const void* chosen, 
                           conv.result, pixel_of(y, first_row, 0) + first_output,
                           residual ? pixel_of(*residual, first_row, 0) + first_output : nullptr, y.pixel_stride,
                           residual ? residual->pixel_stride : 0, conv.residual_scale, plan.outputs};
+#if defined(DGCONV_JOINS)
+        if (conv.joined > 1) {
+            reader.first = 0, reader.count = conv.in_channels;
+            output.count = smaller(conv.joined * plan.outputs, conv.out_channels - first_output);
+            const Gathered whole = gather_rows(conv, reader, x, first_row, rows, y.width, buffer, runs);
+            convolve_joined(conv, whole, unit, output, runs, ahead);
+            continue;
+        }
+#endif
         const Weight* weights = static_cast<const Weight*>(conv.weight) + group * plan.weights_of(inputs);
         const Choice choice(conv, conv.chooses ? static_cast<const char*>(choices) + group * choice_size : NOTHING);
         if (conv.chooses) {

@@ -56,21 +56,45 @@ struct PixelReader {
 #if defined(__AVX512VBMI2__)
     INLINE void read_gated_row(const uint8_t* pixel, int64_t step, int pixels, uint8_t* to) const {
         const __m512i shift = factors_of(int16_t(zero));
-        if (channels > 64 || count > 32) {
+        if (channels > 128 || count > 64) {
             for (int p = 0; p < pixels; ++p, pixel += step, to += count) compress<true>(pixel, shift, to);
-            return;
+        } else if (channels > 64) {
+            count > 32 ? gather<2, 2>(pixel, step, pixels, to) : gather<2, 1>(pixel, step, pixels, to);
+        } else {
+            count > 32 ? gather<1, 2>(pixel, step, pixels, to) : gather<1, 1>(pixel, step, pixels, to);
         }
-        // All that does not change stays in registers.
-        const __mmask64 there = channels == 64 ? ~uint64_t(0) : (uint64_t(1) << channels) - 1;
-        const __m512i factors = load_factors(choice->factors);
-        const __m512i places = _mm512_maskz_compress_epi8(choice->masks[0], bytes_from_0());
-        const __m512i from = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(places));
+    }
+
+    // Of so many times 64 channels, so many times 32: all that does not change stays in registers.
+    template <int SOURCES, int PARTS>
+    INLINE void gather(const uint8_t* pixel, int64_t step, int pixels, uint8_t* to) const {
+        const __m512i shift = factors_of(int16_t(zero));
+        const int last = channels - (SOURCES - 1) * 64;  // channels of the last source
+        const __mmask64 there = last == 64 ? ~uint64_t(0) : (uint64_t(1) << last) - 1;
+        alignas(64) uint8_t places[128];
+        uint8_t* place = places;
+        UNROLL for (int s = 0; s < SOURCES; ++s) {
+            const __m512i all = _mm512_add_epi8(bytes_from_0(), _mm512_set1_epi8(char(s * 64)));
+            _mm512_storeu_si512(place, _mm512_maskz_compress_epi8(choice->masks[s], all));
+            place += __builtin_popcountll(choice->masks[s]);
+        }
+        __m512i from[PARTS], factors[PARTS];
+        UNROLL for (int part = 0; part < PARTS; ++part) {
+            from[part] = _mm512_cvtepu8_epi16(_mm256_load_si256((const __m256i*)(places + part * 32)));
+            factors[part] = load_factors(choice->factors + part * 32);
+        }
         constexpr __mmask64 EVEN = 0x5555555555555555;
         for (int p = 0; p < pixels; ++p, pixel += step, to += count) {
-            const __m512i all = _mm512_maskz_loadu_epi8(there, pixel);
-            const __m512i x = _mm512_sub_epi16(_mm512_maskz_permutexvar_epi8(EVEN, from, all), shift);
-            const __m512i v = _mm512_add_epi16(_mm512_mulhrs_epi16(x, factors), shift);
-            _mm256_storeu_si256((__m256i*)to, _mm512_cvtepi16_epi8(v));
+            const __m512i end = _mm512_maskz_loadu_epi8(there, pixel + (SOURCES - 1) * 64);
+            const __m512i begin = SOURCES == 1 ? end : _mm512_loadu_si512(pixel);
+            UNROLL for (int part = 0; part < PARTS; ++part) {
+                const __m512i picked = SOURCES == 1
+                                           ? _mm512_maskz_permutexvar_epi8(EVEN, from[part], end)
+                                           : _mm512_maskz_permutex2var_epi8(EVEN, begin, from[part], end);
+                const __m512i x = _mm512_sub_epi16(picked, shift);
+                const __m512i v = _mm512_add_epi16(_mm512_mulhrs_epi16(x, factors[part]), shift);
+                _mm256_storeu_si256((__m256i*)(to + part * 32), _mm512_cvtepi16_epi8(v));
+            }
         }
     }
 

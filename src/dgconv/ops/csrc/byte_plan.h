@@ -13,11 +13,13 @@ constexpr int MOST_PANEL = LANES == 16 ? 4 : 2;  // vectors of outputs that are 
 constexpr int64_t GATHERED_BYTES = 64 << 10;     // of an item's input, for the first- or second-level cache
 
 struct BytePlan {
+    int units;                // groups, or several that share a vector
     int outputs, vectors;     // of a group
     int runs, run_taps;       // run_taps of the taps make a run
     bool is_pointwise;
 
     explicit BytePlan(const ByteConv& conv) {
+        units = conv.joined > 1 ? divide_up(conv.groups, conv.joined) : conv.groups;
         outputs = conv.out_channels / conv.groups;
         vectors = divide_up(outputs, LANES);
         const bool are_joined = conv.dilation_w == 1;

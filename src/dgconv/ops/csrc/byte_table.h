@@ -12,6 +12,7 @@ namespace dgconv {
 
 extern const ByteKernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_NAME,
+    DGCONV_ISA::joined_groups,
     DGCONV_ISA::packed_bytes,
     DGCONV_ISA::pack_weights,
     DGCONV_ISA::choice_bytes,

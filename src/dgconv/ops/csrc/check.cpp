@@ -279,6 +279,7 @@ class Check {
         if (!conv.weight || !conv.multiplier || !conv.bias || (!conv.start && !conv.chooses)) return POINTER;
         if ((conv.chooses == 1) != !!conv.choices) return POINTER;
         if (!are_positions(conv.positions, conv.in_channels, conv.in_channels)) return ORDER;
+        if (conv.joined > 1 && conv.joined != byte_kernels().joined_groups(conv)) return ORDER;
         const int64_t scratch = dgconv_scratch_floats(&step);
         if (!is_within(scratch, 0, program.scratch_floats)) return SCRATCH;
         if (conv.chooses != 2) return SOUND;
@@ -420,6 +421,7 @@ bool is_sound(const ByteConv& conv) {
     if (!is_within(conv.in_channels, 1, MOST_BYTE_CHANNELS) || !is_within(conv.out_channels, 1, MOST_BYTE_CHANNELS)) return false;
     if (!is_within(conv.groups, 1, conv.out_channels) || conv.out_channels % conv.groups) return false;
     if (!is_within(conv.chooses, 0, 2) || !is_within(conv.is_depthwise, 0, 1)) return false;
+    if (!is_within(conv.joined, 1, conv.chooses || conv.is_depthwise ? 1 : conv.groups)) return false;
     if (conv.chooses ? !is_within(conv.most_chosen, 0, conv.in_channels) : conv.in_channels % conv.groups != 0) return false;
     const bool is_depthwise = conv.groups == conv.in_channels && conv.groups == conv.out_channels && !conv.chooses;
     if (conv.is_depthwise && !(is_depthwise && int64_t(conv.kernel_h) * conv.kernel_w <= MOST_DEPTHWISE_TAPS)) return false;

@@ -41,6 +41,7 @@ struct ByteConv {
     int32_t chooses;            // 0: blocks of inputs; 1: choices made beforehand; 2: the gate of each image chooses
     int32_t most_chosen;        // channels of a choice, at most
     int32_t is_depthwise;
+    int32_t joined;             // groups that share a vector, as joined_groups said; or 1
     const void* weight;         // as pack_weights wrote it, for this instruction set
     const int32_t* start;       // [C']: what sums begin with, -input_zero times the sum of the weights; not if it chooses
     const float *multiplier, *bias;  // [C'], and as many more as fill a vector
@@ -48,7 +49,7 @@ struct ByteConv {
     int32_t input_zero;
     ToByte result;
     float input_scale;          // for the means that a gate looks at
-    const int32_t* positions;   // [C]: where each channel, as the gate counts them, lies in a pixel; null: there
+    const int32_t* positions;   // [C]: where each channel, as the gate and joined groups count, lies in a pixel; null: there
     const void* choices;        // chooses == 1: [groups], choice_bytes each, and below their weights
     ByteGenerator generator;    // chooses == 2
 };
@@ -56,7 +57,9 @@ struct ByteConv {
 struct ByteKernels {
     const char* name;
 
-    // Weights [C', inputs of a group, kh, kw] in the order in which the channels lie.
+    // How many narrow groups of blocks may share a vector.
+    int32_t (*joined_groups)(const ByteConv&);
+    // Weights [C', inputs of a group, kh, kw] in the order in which the channels lie, or of joined groups in their own.
     int64_t (*packed_bytes)(const ByteConv&);
     void (*pack_weights)(const ByteConv&, const int8_t* weight, void* packed);
     // The channels that a group reads of an image, and their weights, packed; bytes for one group.
