@@ -15,7 +15,7 @@ from dgconv.errors import UserError
 from dgconv.models import load_model
 from dgconv.runs.tensors import read_tensors
 from dgconv.train import evaluate
-from dgconv.tuning import planning, resume, run, steps, tune
+from dgconv.tuning import planning, resume, run, steps, training, tune
 from dgconv.tuning.goal import State
 
 SETTINGS = {"epochs": 2, "batch_size": 16, "time": 5.0}
@@ -121,8 +121,8 @@ def test_given_data_must_be_given_again(tuned):
 
 
 def test_no_time_for_an_epoch_hands_back_the_network_as_it_is(tmp_path, data, trained, monkeypatch):
-    monkeypatch.setattr(run, "LEAST_LIMIT", 1e-3)
-    monkeypatch.setattr(run._Tuning, "_left", lambda self: 0.0)
+    monkeypatch.setattr(training, "LEAST_LIMIT", 1e-3)
+    monkeypatch.setattr(training.Training, "left", lambda self: 0.0)
     tuned = tune(trained, data.train, data.test, out=tmp_path / "run", epochs=50, batch_size=16)
     assert tuned.results["fast"]["network"] == "original"
     assert "not worth converting" in tuned.results["verdict"]

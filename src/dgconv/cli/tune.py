@@ -18,7 +18,9 @@ from ..train import Stopped
 from ..train.distributed import rank, started_by_torchrun
 from ..train.recipe import DataTable
 from ..tuning.goal import Goal, Request, State
-from ..tuning.run import PLAN, Tuned, begin, free_folder
+from ..tuning.process import PLAN
+from ..tuning.result import Tuned
+from ..tuning.run import begin, free_folder
 from ..tuning.run import resume as go_on
 from ._device import find_device
 from ._display import TrainingDisplay

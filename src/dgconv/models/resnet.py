@@ -1,5 +1,5 @@
-"""ResNet, He et al. 2016: ResNet-18 for ImageNet (or, with ``stem="cifar"``, for images of 32 pixels) with torchvision's
-names, ResNet-20, -56 and -110 for CIFAR.
+"""ResNet, He et al. 2016: ResNet-18 with torchvision's names, for ImageNet or, with ``stem="cifar"``, for images of 32
+pixels; ResNet-20, -56 and -110 for CIFAR.
 
 Both 3x3 convolutions of a block, and the 1x1 of its shortcut, take ``conv_layer``: the reported 2.04x fewer MACs
 come out only with the shortcuts, and only at a pruning rate of 0.55 (the paper's text says 0.75, which gives 3.3x).

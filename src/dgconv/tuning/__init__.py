@@ -2,6 +2,7 @@
 
 from .goal import Goal
 from .planning import LayerPlan, Plan, plan
-from .run import Tuned, resume, tune
+from .result import Tuned
+from .run import resume, tune
 
 __all__ = ["tune", "resume", "plan", "Plan", "LayerPlan", "Goal", "Tuned"]

@@ -33,6 +33,7 @@ MOST_WEIGHT = 127
 SAMPLE = 1 << 15  # numbers of a value that are looked at, of each batch
 SHARES = (1.0, 0.99, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.8, 0.75, 0.7, 0.6, 0.5)  # of the range, to choose from
 LEAST_RANGE = 1e-12
+LEAST_OVERLAP = 0.999  # of the channels that a generator of bytes chooses with those that it chose before
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Calibration:
     graph: Graph
     seen: dict[str, Seen]
     bias_errors: dict[str, Tensor]  # by output of a convolution: what its rounded weights lack on average
+    gates: dict[str, GateSpec]  # by output of a dynamic convolution: of bytes where it chooses likewise
 
 
 def plain(graph: Graph) -> Graph:
@@ -92,6 +94,7 @@ def calibrate(graph: Graph, batches: Iterable[Tensor]) -> Calibration:
     }
     seen: dict[str, Seen] = {}
     errors: dict[str, list[Tensor]] = {}
+    means: dict[str, list[Tensor]] = {step.output: [] for step in graph.steps if isinstance(step, Conv) and step.gate}
     for x in batches:
         values: dict[str, Any] = {graph.input: x}
         _see(seen, graph.input, x)
@@ -100,6 +103,8 @@ def calibrate(graph: Graph, batches: Iterable[Tensor]) -> Calibration:
             if isinstance(step, Conv) and step.output in rounded:
                 error = torch_steps.conv(rounded[step.output], values[step.input], None)
                 errors.setdefault(step.output, []).append(error.mean((0, 2, 3)))
+            if isinstance(step, Conv) and step.gate is not None:
+                means[step.output].append(values[step.input].mean((2, 3)))
             values[step.output] = torch_steps.run_step(step, values)
             _see(seen, step.output, values[step.output])
             for name in values_read(step):
@@ -107,7 +112,13 @@ def calibrate(graph: Graph, batches: Iterable[Tensor]) -> Calibration:
                     values.pop(name, None)
     if not seen:
         raise UserError("there are no calibration images; give some that are like those the network will see")
-    return Calibration(graph, seen, {name: torch.stack(parts).mean(0) for name, parts in errors.items()})
+    bias_errors = {name: torch.stack(parts).mean(0) for name, parts in errors.items()}
+    gates = {
+        step.output: gate_of_bytes(step.gate, torch.cat(means[step.output]))
+        for step in graph.steps
+        if isinstance(step, Conv) and step.gate is not None
+    }
+    return Calibration(graph, seen, bias_errors, gates)
 
 
 def _see(seen: dict[str, Seen], name: str, value: Any) -> None:
@@ -150,6 +161,19 @@ def rounded_gate(gate: GateSpec) -> GateSpec:
         weight2=weight2.to(torch.int8),
         scale=scale1.squeeze(2) * scale2.squeeze(1),
     )
+
+
+def gate_of_bytes(gate: GateSpec, means: Tensor) -> GateSpec:
+    """The gate with a generator of bytes, which scores as before on average; or as it was, where it would choose others.
+
+    Where scores are close to each other, what rounding takes from them decides.
+    """
+    rounded = rounded_gate(gate)
+    lack = (torch_steps.scores(gate, means) - torch_steps.scores(rounded, means)).mean(0)
+    rounded = replace(rounded, bias=rounded.bias + lack)
+    before, now = (torch_steps.select(form, means)[1] for form in (gate, rounded))
+    overlap = (before & now).sum() / (before | now).sum().clamp_min(1)
+    return rounded if overlap >= LEAST_OVERLAP or not before.any() else gate
 
 
 def takes_bytes(step: Step) -> bool:

@@ -33,7 +33,7 @@ from ..graph import (
     reading,
     values_read,
 )
-from .calibrate import Calibration, best_bytes, bytes_of, rounded_gate, rounded_weights, takes_bytes
+from .calibrate import Calibration, best_bytes, bytes_of, rounded_weights, takes_bytes
 
 
 def quantize(calibration: Calibration, in_floats: frozenset[str] = frozenset()) -> Graph:
@@ -167,7 +167,7 @@ class _Rewriting:
                 result=result,
                 residual=names[1] if step.residual is not None else None,
                 residual_scale=residual_scale,
-                gate=None if step.gate is None else rounded_gate(step.gate),
+                gate=None if step.gate is None else self.calibration.gates[step.output],
                 interleaved=step.interleaved,
                 label=step.label,
                 **{name: getattr(step, name) for name in copied},

@@ -200,6 +200,8 @@ class PreparedModel(nn.Module):
                 "a prepared model runs native code, which torch cannot trace, simulate or transform; "
                 "use the original model"
             )
+        if x.dim() > 1 and len(x) and not x.numel():
+            return f"there is nothing in these images: got {list(x.shape)}"
         if self.graph.size is not None and (x.dim() != 4 or x.shape[2:] != self.graph.size):
             height, width = self.graph.size
             return (

@@ -130,14 +130,19 @@ def select(gate: GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
 
     A NaN ranks last in the head-wise gate and never passes the global one; nothing is raised.
     """
-    hidden = F.relu(torch.einsum("hdc,bc->bhd", gate.weight1.float(), pooled))
-    if gate.scale is not None:
-        hidden = hidden * gate.scale
-    saliency = torch.einsum("hcd,bhd->bhc", gate.weight2.float(), hidden) + gate.bias
+    saliency = scores(gate, pooled)
     if gate.threshold is not None:
         return saliency, saliency.abs() >= gate.threshold
     saliency = F.relu(saliency)
     return saliency, _greatest(saliency, gate.keep or 0)
+
+
+def scores(gate: GateSpec, pooled: Tensor) -> Tensor:
+    """What the generator makes of the means of channels, [B, H, C]."""
+    hidden = F.relu(torch.einsum("hdc,bc->bhd", gate.weight1.to(pooled.dtype), pooled))
+    if gate.scale is not None:
+        hidden = hidden * gate.scale
+    return torch.einsum("hcd,bhd->bhc", gate.weight2.to(pooled.dtype), hidden) + gate.bias
 
 
 def boost(spec: BoostSpec, pooled: Tensor, out: Tensor) -> Tensor:

@@ -70,7 +70,7 @@ inline Plan plan_weights(const Conv& conv) {
     Plan plan{};
     plan.inputs = conv.dynamic ? conv.in_channels : conv.in_channels / conv.groups;
     plan.outputs = conv.out_channels / conv.groups;
-    plan.step = conv.dynamic || conv.interleaved ? conv.groups : 1;
+    plan.step = plan.outputs > 1 && (conv.dynamic || conv.interleaved) ? conv.groups : 1;
     const bool is_narrow = 2 * plan.outputs <= WIDTH;
     plan.form = is_narrow ? PIXEL_LANES : OUTPUT_LANES;
     plan.padded_outputs = is_narrow ? plan.outputs : round_up(plan.outputs, WIDTH);

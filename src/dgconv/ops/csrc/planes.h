@@ -72,9 +72,17 @@ INLINE Vec last_lanes(Vec v, int count) {
     return lane >= WIDTH - count ? v : Vec{};
 }
 
+constexpr int64_t MOST_SUMMED = 1 << 16;  // floats: of more, the sum would swallow what is added
+
 // Sum of norm(x[0]) ... norm(x[count - 1]).
 template <class AnyNorm>
-INLINE float sum_row(const float* x, int64_t count, AnyNorm norm) {
+inline float sum_row(const float* x, int64_t count, AnyNorm norm) {
+    if (count > MOST_SUMMED) {
+        double total = 0;
+        for (int64_t i = 0; i < count; i += MOST_SUMMED)
+            total += sum_row(x + i, count - i < MOST_SUMMED ? count - i : MOST_SUMMED, norm);
+        return float(total);
+    }
     if (count < WIDTH) {
         float total = 0;
         for (int64_t i = 0; i < count; ++i) total += norm(x[i]);
