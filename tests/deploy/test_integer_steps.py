@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dgconv.deploy.compile.calibrate import rounded_gate
+from dgconv.deploy.compile.calibrate import gate_of_bytes, rounded_gate
 from dgconv.deploy.graph import ByteConv, Bytes, GateSpec, Graph, Quantize, Rescale
 from dgconv.deploy.run import integer_steps, torch_steps
 from dgconv.deploy.run.prepared import PreparedModel
@@ -167,3 +167,31 @@ def test_generators_of_bytes_score_as_in_torch(channels: int, any_isa: str) -> N
     expected, floats = (torch_steps.select(form, means)[0] for form in (bytes, gate))
     torch.testing.assert_close(native_select(bytes, means)[0], expected, rtol=1e-4, atol=1e-4 * float(expected.max()))
     assert (expected - floats).square().mean().sqrt() < 0.02 * floats.std()
+
+
+def test_generators_of_bytes_choose_as_before() -> None:
+    """Where scores hardly differ, rounding would decide: what it takes on average is put back."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = (4, 6, 40), (4, 40, 6)
+    weights = [torch.randn(shape, generator=generator) for shape in shapes]
+    means = 1 + 1e-3 * torch.rand(64, 40, generator=generator)
+    hidden = torch.einsum("hdc,bc->bhd", weights[0], means).relu().mean(0)
+    bias = 1 - torch.einsum("hcd,hd->hc", weights[1], hidden) + 0.01 * torch.rand(4, 40, generator=generator)
+    gate = GateSpec(*weights, bias, keep=10)
+
+    def overlap(form: GateSpec) -> float:
+        before, now = (torch_steps.select(one, means)[1] for one in (gate, form))
+        return float((before & now).sum() / (before | now).sum())
+
+    assert overlap(rounded_gate(gate)) < 0.9
+    assert overlap(gate_of_bytes(gate, means)) > 0.98
+
+
+def test_a_generator_whose_choice_bytes_cannot_hold_stays() -> None:
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 6, 30), (2, 30, 6)
+    gate = GateSpec(*(torch.randn(shape, generator=generator) for shape in shapes), torch.zeros(2, 30), keep=15)
+    gate.weight2[:, :, 0] *= 1e-3  # all that tells channels apart is far below what the largest weight rounds to
+    gate.weight2[:, 0, :] = 1e4
+    gate.weight2[:, 1:, 1:] = 0
+    assert gate_of_bytes(gate, torch.rand(64, 30, generator=generator)) is gate

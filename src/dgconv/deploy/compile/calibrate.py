@@ -33,7 +33,7 @@ MOST_WEIGHT = 127
 SAMPLE = 1 << 15  # numbers of a value that are looked at, of each batch
 SHARES = (1.0, 0.99, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.8, 0.75, 0.7, 0.6, 0.5)  # of the range, to choose from
 LEAST_RANGE = 1e-12
-LEAST_OVERLAP = 0.999  # of the channels that a generator of bytes chooses with those that it chose before
+LEAST_OVERLAP = 0.99  # of the channels that a generator of bytes chooses with those that it chose before
 
 
 @dataclass
