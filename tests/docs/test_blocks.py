@@ -3,6 +3,9 @@
 The blocks of a page are one session. All but those of the first page find a trained run, a small one.
 """
 
+import itertools
+import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -14,8 +17,10 @@ from torch import nn
 
 from dgconv.bench import run, timing
 from dgconv.bench.runtimes import record
+from dgconv.cli import main as dgconv
 from dgconv.errors import UserError
 from dgconv.ops import native
+from dgconv.train import list_recipes
 from reproduce.blocks import Block, Session, blocks_of, with_outputs
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,6 +70,24 @@ def test_every_block_is_run_or_says_why_not():
         assert len(blocks) == text.count("\n```python\n") + text.count("\n```sh\n"), f"{page.name}: a block is indented"
         for block in blocks:
             assert block.is_run or len(block.marks["not run"]) > 10, block.code
+
+
+def test_commands_that_are_not_run_take_what_they_are_given(capsys):
+    """Of hours of training, too: every command, flag and recipe that a page names is there."""
+    pages = (blocks_of(page.read_text()) for page in PAGES)
+    codes = [block.code for blocks in pages for block in blocks if block.language == "sh" and not block.is_run]
+    lines = {tuple(shlex.split(line, comments=True)) for code in codes for line in code.splitlines()}
+    lines = {line[line.index("dgconv") + 1 :] for line in lines if "dgconv" in line}
+    assert len(lines) > 50
+    for command in {command for command, *_ in lines}:
+        with pytest.raises(SystemExit) as exit:
+            dgconv([command, "--help"])
+        assert exit.value.code == 0
+        known = set(re.findall(r"--[a-z0-9-]+", capsys.readouterr().out))
+        for _, *words in (line for line in lines if line[0] == command):
+            assert known >= {word for word in words if word.startswith("--")}
+            if command == "train":
+                assert set(list_recipes()) >= set(itertools.takewhile(lambda word: word[0] != "-", words))
 
 
 def test_a_newcomers_path_is_run():
