@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Self
 
 import numpy as np
@@ -12,16 +12,16 @@ from PIL.Image import Image, Resampling
 from torch import Tensor
 
 from ..errors import UserError
-from .base import Batch, Data, OnSkip
+from .base import Data
 from .crops import RATIO, SMALLEST, TRIES, central_view
 from .decode import decode_all
 from .encoded_split import EncodedSplit
-from .order import batches_of, draw, epoch_order
+from .in_memory import InMemorySplit, PixelsOf
+from .order import draw
 from .stats import Stats
 from .tensor_split import TensorSplit, mirror
 
 LARGER = 1.25  # than the input: what a crop of two thirds of a photo needs
-GROUP = 256  # images prepared at once
 STEPS = 2**24  # of a random share; float32 has no more
 MOST_BYTES = 8 * 2**30
 
@@ -54,21 +54,20 @@ def _decode(split: EncodedSplit, view: Callable[[Image], np.ndarray], side: int)
     return decoded
 
 
-class HeldPhotos:
+class HeldPhotos(InMemorySplit):
     """Whole photos, each scaled to a square, uint8 [N, 3, S, S], and labels int64 [N], to train on.
 
     A training image is a random part of its photo, mirrored half of the time, as :mod:`dgconv.data.crops` draws it
-    but for the ratio of its sides, which is that of the square.
+    but for the ratio of its sides, which is that of the square. Without training, as to measure on training images,
+    photos are whole.
     """
 
+    at_once = 256
     smallest_crop = SMALLEST
 
     def __init__(self, images: Tensor, labels: Tensor, stats: Stats, image_size: int, *, skipped: int = 0) -> None:
-        self.images, self.labels, self.stats = images, labels, stats
-        self.image_size, self.skipped = image_size, skipped
-
-    def __len__(self) -> int:
-        return len(self.labels)
+        super().__init__(images, labels, stats, skipped)
+        self.image_size = image_size
 
     def with_smallest_crop(self, share: float) -> Self:
         """The same images, of which a training crop covers at least this share."""
@@ -76,37 +75,10 @@ class HeldPhotos:
         split.smallest_crop = share
         return split
 
-    def to(self, device: torch.device | str) -> Self:
-        split = copy.copy(self)
-        split.images, split.labels = self.images.to(device), self.labels.to(device)
-        return split
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        train: bool,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-        start: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        on_skip: OnSkip | None = None,
-    ) -> Iterator[Batch]:
-        """See `Split.batches`. Without ``train``, as to measure on training images, whole photos."""
-        order = epoch_order(len(self), batch_size, train=train, generator=generator).to(device)
-        images, labels = self.images.to(device), self.labels.to(device)
-        normalize = self.stats.normalizer(device)
-        boxes, mirrored = (part.to(device) for part in self._draw(train, generator))
-        batches = batches_of(order, batch_size, start, shard)
-        if on_skip and self.skipped and start == 0 and shard[0] == 0:  # once for all processes
-            on_skip(self.skipped)
-        together = max(1, GROUP // batch_size)
-        for first in range(0, len(batches), together):
-            group = batches[first : first + together]
-            chosen, sizes = torch.cat(group), [len(batch) for batch in group]
-            pixels = crop(normalize(images[chosen]), boxes[chosen], self.image_size)
-            pixels = mirror(pixels, mirrored[chosen])
-            yield from zip(pixels.split(sizes), labels[chosen].split(sizes), strict=True)
+    def pass_over(self, images: Tensor, train: bool, generator: torch.Generator | None) -> PixelsOf:
+        normalize = self.stats.normalizer(images.device)
+        boxes, mirrored = (part.to(images.device) for part in self._draw(train, generator))
+        return lambda chosen: mirror(crop(normalize(images[chosen]), boxes[chosen], self.image_size), mirrored[chosen])
 
     def _draw(self, train: bool, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """The part of each photo that a pass shows, and whether mirrored."""

@@ -164,7 +164,7 @@ def rounded_gate(gate: GateSpec) -> GateSpec:
 
 
 def gate_of_bytes(gate: GateSpec, means: Tensor) -> GateSpec:
-    """The gate with a generator of bytes, which scores as before on average; or as it was, where it would choose others.
+    """The gate with a generator of bytes that scores as before on average; or as it was, where that chose others.
 
     Where scores are close to each other, what rounding takes from them decides.
     """
