@@ -16,7 +16,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +27,7 @@ from dgconv.bench.timing import describe_machine, time_side_by_side
 from dgconv.deploy.precision import Precision
 from dgconv.errors import UserError
 from dgconv.layers.convert import DGCConfig
+from dgconv.models.others import import_library
 
 NETWORKS = (
     *("resnet50", "mobilenetv2_100", "tf_efficientnet_lite0", "densenet121", "regnetx_002", "vgg11_bn", "repvgg_a0"),
@@ -109,7 +109,7 @@ def called(form: str, precision: Precision) -> str:
 
 def network(name: str) -> nn.Module:
     torch.manual_seed(0)
-    return timm.create_model(name).eval()
+    return import_library("timm").create_model(name).eval()
 
 
 def native_share(prepared: deploy.PreparedModel, x: torch.Tensor) -> float:

@@ -152,7 +152,9 @@ ANY_DEVICE: dict[str, Builder] = {
     AUTHORS: partial(eager, AuthorsFormConv2d),
     "masked copies": partial(eager, MaskedCopiesConv2d),
     "ours": partial(eager, DynamicGroupConv2d),
+    "ours bf16": partial(eager, DynamicGroupConv2d, bf16=True),
     "dense": partial(eager, nn.Conv2d),
+    "dense bf16": partial(eager, nn.Conv2d, bf16=True),
 }
 GPU_ONLY: dict[str, Builder] = {
     "ours graph": partial(cuda_graph, DynamicGroupConv2d),

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from dgconv.models.others import import_library
+
 sys.path.insert(0, str(Path(__file__).parent))  # where the plugins are
 pytest_plugins = ["browser", "counted_paper", "trained_runs"]
 
@@ -36,29 +38,12 @@ def _inductor_asks_no_compiler() -> Iterator[None]:
         yield
 
 
-def _let_torchvision_import() -> object:
-    """torchvision's wheels expect a CUDA build of torch; beside a CPU build its import stops at a missing operator.
-
-    Defining that operator is enough for the models, which are all the tests use.
-    """
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        importlib.import_module("torchvision")
-        return library
-    except ModuleNotFoundError:
-        pass
-    return None
-
-
 @pytest.fixture(scope="session")
 def torchvision_models():
-    keep_alive = _let_torchvision_import()
-    yield pytest.importorskip("torchvision.models")
-    del keep_alive
+    try:
+        return import_library("torchvision").models
+    except ModuleNotFoundError:
+        pytest.skip("torchvision is not installed")
 
 
 @pytest.fixture(scope="session")

@@ -332,8 +332,7 @@ def test_in_int8_they_keep_working() -> None:
     "name",
     ["efficientnet_b0", "mobilenetv3_small_100", "convnext_atto", "tf_efficientnet_lite0", "res2net50_26w_4s"],
 )
-def test_timms_networks_are_native(name: str) -> None:
-    timm = pytest.importorskip("timm")
+def test_timms_networks_are_native(name: str, timm) -> None:
     model = timm.create_model(name).eval()
     prepared, x = deploy.prepare(model), torch.randn(1, 3, 96, 90)
     with torch.no_grad():

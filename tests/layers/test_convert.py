@@ -27,6 +27,7 @@ from dgconv.layers import (
 )
 from dgconv.layers.convert import DGCConfig, convert_
 from dgconv.layers.select import dynamic_layers, set_pruning_rate
+from dgconv.models.others import import_library
 
 UNPRUNED = DGCConfig(pruning_rate=0)
 
@@ -306,7 +307,7 @@ class DroppingWhileTraining(nn.Conv2d):
 
 
 def same(sizes: tuple[int, ...], stride: int) -> nn.Conv2d:
-    return pytest.importorskip("timm.layers").Conv2dSame(*sizes, stride=stride)
+    return import_library("timm").layers.Conv2dSame(*sizes, stride=stride)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +364,7 @@ def test_transposed_convolutions_and_shared_layers_are_told_of() -> None:
 
 
 def test_timms_own_convolutions_are_left(timm) -> None:
-    layers = pytest.importorskip("timm.layers")
+    layers = timm.layers
     assert (
         only_reason(layers.StdConv2d(8, 8, 3)) == "StdConv2d has its own forward, which does more than pad and convolve"
     )

@@ -171,11 +171,36 @@ def test_it_is_left_where_it_does_not_pay(calls):
     layer.set_pruning_rate(0.75)
     layer(torch.randn(8, 24, 10, 10).to(memory_format=torch.channels_last))
     layer.double()(torch.randn(8, 24, 10, 10, dtype=torch.float64))
+    layer.float().set_pruning_rate(0.5)
     with torch.autocast("cpu", torch.bfloat16):
-        layer.float()(torch.randn(8, 24, 10, 10))
+        layer(torch.randn(8, 24, 10, 10))
+    with torch.autocast("cpu", torch.float16):
+        layer(torch.randn(8, 24, 10, 10))
     assert calls == []
     layer(torch.randn(8, 24, 10, 10))
     assert calls == ["forward"]
+
+
+def test_in_bfloat16_it_is_the_definition_rounded(calls):
+    """By the kernels in float32, from what autocast rounded; what is kept for the backward pass is rounded, too."""
+    layer, x = DynamicGroupConv2d(24, 32, 3, padding=1), torch.randn(8, 24, 10, 10, requires_grad=True)
+    saved = []
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor) or tensor, lambda tensor: tensor),
+    ):
+        out = layer(x)
+    assert out.dtype == torch.bfloat16
+    assert not any(tensor.dtype == torch.float32 and tensor.shape == x.shape for tensor in saved if tensor is not x)
+    gates = layer.gate(layer.generator(x))
+    exact = dynamic_group_conv2d_reference(x, layer.weight, gates, (1, 1), (1, 1), (1, 1))
+    assert (out - exact).abs().max() <= 0.02 * exact.abs().max()
+    probe = torch.randn_like(exact)
+    got = torch.autograd.grad((out.float() * probe).sum(), [x, layer.weight])
+    right = torch.autograd.grad((exact * probe).sum(), [x, layer.weight])
+    for actual, expected in zip(got, right, strict=True):
+        assert (actual - expected).abs().max() <= 0.03 * expected.abs().max()
+    assert calls == ["forward", "backward"]
 
 
 class SoftGate(HeadGate):

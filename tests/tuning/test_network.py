@@ -82,8 +82,7 @@ def test_a_model_of_ours_by_name():
     assert opened.model.num_classes == 3
 
 
-def test_networks_of_libraries():
-    pytest.importorskip("timm")
+def test_networks_of_libraries(timm):
     opened = open_network("timm:resnet18", CLASSES, (3, 64, 64))
     assert opened.model.config == {"name": "timm:resnet18", "num_classes": 3}
     with pytest.raises(UserError, match="unknown network of timm 'resnet81'"):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -107,7 +108,7 @@ class SaliencyGenerator(nn.Module):
         return (saliency if self.signed else F.relu(saliency)).transpose(0, 1)  # [B, H, C]
 
     def _pool(self, x: Tensor) -> Tensor:
-        pooled = x.mean((2, 3), dtype=torch.promote_types(x.dtype, torch.float32)).to(self.bias.dtype)
+        pooled = _means(x).to(self.bias.dtype)
         if _can_look(pooled) and not pooled.isfinite().all():
             if not x.numel():  # the mean of nothing is NaN
                 raise UserError(f"the images have no pixels: got an input {list(x.shape)}")
@@ -126,7 +127,32 @@ class SaliencyGenerator(nn.Module):
         return f"channels={self.channels}, heads={self.heads}, hidden={self.hidden}{signed}"
 
 
+class _PlaneMeans(torch.autograd.Function):
+    """The mean of each plane, whose gradient is a view of one number a plane: torch would write it out."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
+        ctx.shape, ctx.dtype = x.shape, x.dtype
+        return x.mean((2, 3), dtype=dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        each = (grad / (ctx.shape[2] * ctx.shape[3])).to(ctx.dtype)
+        return each[:, :, None, None].expand(ctx.shape), None
+
+
+def _means(x: Tensor) -> Tensor:
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if x.requires_grad and torch.is_grad_enabled() and _is_plain(x) and not torch.jit.is_tracing():
+        return cast(Tensor, _PlaneMeans.apply(x, dtype))
+    return x.mean((2, 3), dtype=dtype)
+
+
+def _is_plain(x: Tensor) -> bool:
+    """Whether it has values, on a CPU, and nobody takes down what is done with it."""
+    return type(x) is Tensor and not torch.compiler.is_compiling() and not transforming() and x.device.type == "cpu"
+
+
 def _can_look(values: Tensor) -> bool:
     """Looking at values is free on a CPU; it would stall a GPU, and a graph under capture or a vmap has none."""
-    has_values = type(values) is Tensor and not torch.compiler.is_compiling() and not transforming()
-    return has_values and values.device.type == "cpu" and not _OVERFLOW_PASSES.get()
+    return _is_plain(values) and not _OVERFLOW_PASSES.get()

@@ -19,6 +19,7 @@ from ..errors import UserError, unknown_name
 from ._classifier import ImageClassifier, make_classifier
 
 LIBRARIES = ("timm", "torchvision")
+_DECLARED: list[torch.library.Library] = []  # held, or it would be taken back
 GIVEN = "given"  # a network that exists in this process only
 INPUT_SIZE = (3, 224, 224)  # of a network that does not say
 _ALLOWED: dict[str, Callable[..., nn.Module]] = {}
@@ -120,9 +121,26 @@ def _of_torchvision(name: str, num_classes: int | None) -> nn.Module:
     return network
 
 
-def _library(name: str) -> Any:
+def import_library(name: str) -> Any:
+    """Imports timm or torchvision.
+
+    torchvision's wheels in the package index expect a CUDA build of torch; beside a CPU build their import stops at an
+    operator that is missing. For networks, it is enough that it is declared.
+    """
     try:
         return importlib.import_module(name)
+    except RuntimeError as error:
+        if _DECLARED or "torchvision::nms" not in str(error):
+            raise
+        _DECLARED.append(torch.library.Library("torchvision", "FRAGMENT"))
+        for operator in ("nms", "qnms"):
+            _DECLARED[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        return importlib.import_module(name)
+
+
+def _library(name: str) -> Any:
+    try:
+        return import_library(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise UserError(f"{name} cannot be imported: {error}") from error

@@ -17,21 +17,25 @@ from .geometry import Pair
 from .structs import Conv, Planes, Selection
 from .transforms import transforming
 
-MOST_KEPT = 0.7  # share of the channels, from which on all of them are computed no slower
+# Share of the channels, from which on all of them are computed no slower. These kernels compute in float32; torch is
+# faster in bfloat16.
+MOST_KEPT = {torch.float32: 0.7, torch.bfloat16: 0.4}
 LEAST_PIXELS = 256  # of all images together
 LANES = 16  # weights of a head's outputs are padded to a multiple of these; SPARSE_LANES in the kernels
 FAST = ("avx512", "avx2", "avx_vnni")  # what names of instruction sets begin with that beat torch's kernels
 
 
 def fits(x: Tensor, weight: Tensor, gates: Tensor) -> bool:
-    """Whether a layer should say which channels it keeps, so that others can be left out: on a CPU, in float32 and
-    contiguous, and where nobody takes down the operations to do them again elsewhere."""
+    """Whether a layer should say which channels it keeps, so that others can be left out: on a CPU, contiguous, in
+    float32 or bfloat16, and where nobody takes down the operations to do them again elsewhere."""
     is_plain = all(type(part) is Tensor or isinstance(part, torch.nn.Parameter) for part in (x, weight, gates))
     if not is_plain or torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming():
         return False
-    if not x.is_cpu or torch.is_autocast_enabled("cpu") or torch._C._len_torch_dispatch_stack():
+    if not x.is_cpu or torch._C._len_torch_dispatch_stack():
         return False
-    is_dense = all(part.layout is torch.strided and part.dtype is torch.float32 for part in (x, weight, gates))
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") not in MOST_KEPT:
+        return False
+    is_dense = all(part.layout is torch.strided and part.dtype in MOST_KEPT for part in (x, weight, gates))
     return is_dense and x.is_contiguous() and native.available() and native.isa().startswith(FAST)
 
 
@@ -39,7 +43,7 @@ def pays(x: Tensor, kept: Tensor | None, pixels: int) -> bool:
     """Whether it is faster than the other forms, for so many pixels of an output."""
     if kept is None or not kept.numel() or not pixels or len(x) * pixels < LEAST_PIXELS:
         return False
-    return int(kept.count_nonzero()) <= MOST_KEPT * kept.numel()
+    return int(kept.count_nonzero()) <= MOST_KEPT[x.dtype] * kept.numel()
 
 
 @dataclass
@@ -94,20 +98,22 @@ def forward(
     x: Tensor, weight: Tensor, gates: Tensor, kept: Tensor, size: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> Tensor:
     """The output, of this ``size``."""
+    dtype, (x, weight, gates) = x.dtype, _floats(x, weight, gates)
     call = _Call(x, weight, gates, kept, size, stride, padding, dilation)
     out = x.new_empty(len(x), weight.shape[0], *size)
     rows = call.rows_of(weight)
     call.library.dgconv_sparse_forward(
         *call.common, byref(_planes(x)), byref(_planes(out)), rows.data_ptr(), *call.at_work
     )
-    return out
+    return out.to(dtype)
 
 
 def backward(
     grad: Tensor, x: Tensor, weight: Tensor, gates: Tensor, kept: Tensor, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x, weight and gates, of the latter for those that are kept."""
-    grad = grad.contiguous()
+    dtypes = x.dtype, weight.dtype, gates.dtype
+    grad, x, weight, gates = _floats(grad.contiguous(), x, weight, gates)
     call = _Call(x, weight, gates, kept, (grad.shape[2], grad.shape[3]), stride, padding, dilation)
     rows, grad_x, grad_gates = call.rows_of(weight), torch.empty_like(x), torch.empty(gates.shape)
     both = (byref(_planes(grad)), byref(_planes(x)))
@@ -118,4 +124,10 @@ def backward(
     call.library.dgconv_sparse_backward_weight(*call.common, *both, rows.data_ptr(), *call.at_work)
     grad_weight = torch.empty(weight.shape)
     call.library.dgconv_sparse_unpack(byref(call.conv), rows.data_ptr(), grad_weight.data_ptr(), call.threads)
-    return grad_x, grad_weight, grad_gates
+    gradients = grad_x, grad_weight, grad_gates
+    return tuple(part.to(dtype) for part, dtype in zip(gradients, dtypes, strict=True))  # type: ignore[return-value]
+
+
+def _floats(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What the kernels compute with. What is kept for the backward pass stays as it was."""
+    return tuple(tensor.float() for tensor in tensors)
