@@ -15,7 +15,10 @@ from .markdown import table as markdown
 FORMS = {  # of the training step: how the benchmark calls them, and how the page does
     "authors": "the authors' form, float32",
     "masked copies": "H masked copies, float32",
+    "dense": "dense, float32",
+    "dense bf16": "dense, bfloat16",
     "ours": "dgconv, float32",
+    "ours bf16": "dgconv, bfloat16",
     "ours graph bf16": "dgconv, bfloat16, CUDA graph",
 }
 
@@ -27,7 +30,7 @@ def _measured(root: Path, name: str) -> Any:
 def steps(root: Path) -> str:
     """Each measured training step against the first form of the same run; where that was measured twice, the faster."""
     tables = []
-    for name in ("training_step_h200", "training_step_cpu"):
+    for name in ("training_step_h200", "training_step_cpu", "training_step_cpu_resnet18"):
         step = _measured(root, name)
         rows = []
         for case in dict.fromkeys((row["model"], row["batch_size"]) for row in step["rows"]):
@@ -49,6 +52,27 @@ def steps(root: Path) -> str:
         machine = f"{step['hardware']}, {step['threads']} threads, torch {step['torch']}, {step['date']}:"
         tables.append(f"{machine}\n\n" + markdown(["network", "form", "step", "faster", "peak memory", "ratio"], rows))
     return "\n\n".join(tables)
+
+
+def any_network(root: Path) -> str:
+    """Networks of timm: what is converted and native, and milliseconds of every runtime, the fastest of others marked."""
+    found = _measured(root, "any_network")
+    ours, dynamic = "ours", "ours, DGC 0.75"
+    rivals = [form for form in found["rows"][0]["milliseconds"] if form not in (ours, dynamic)]
+    rows = []
+    for row in found["rows"]:
+        taken = row["milliseconds"]
+        fastest = min(rivals, key=lambda form: taken.get(form, float("inf")))
+        others = [f"_{taken[form]:.2f}_" if form == fastest else f"{taken[form]:.2f}" for form in rivals]
+        cells = [f"{taken[ours]:.2f}", f"{taken[ours] / taken[fastest]:.2f}x", f"{taken[dynamic]:.2f}"]
+        share, converted = min(row["native share"].values()), f"{row['converted']} of {row['convolutions']}"
+        rows.append([f"`{row['network']}`", converted, f"{100 * share:.0f} %", *others, *cells])
+    machine = (
+        f"{found['hardware']}, torch {found['torch']}, {found['date']}, {found['size']} px, {found['threads']} thread, "
+        "one image, float32, random weights, milliseconds:"
+    )
+    heading = ["network", "converted", "native", *rivals, "dense", "of the fastest", "DGC at 3/4"]
+    return f"{machine}\n\n" + markdown(heading, rows)
 
 
 def inference(root: Path) -> str:
