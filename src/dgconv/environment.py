@@ -37,6 +37,13 @@ def describe_environment(device: torch.device | str) -> dict[str, str | int]:
     }
 
 
+def has_fast_bfloat16(device: torch.device | str) -> bool:
+    """Whether bfloat16 takes less time than float32: on GPUs since Ampere, and CPUs with instructions for it."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_capability() >= (8, 0)
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def usable_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import check_folder
 from ..train import Stopped
 from ..train.distributed import rank, started_by_torchrun
-from ..train.recipe import DataTable
+from ..train.recipe import DataTable, Precision
 from ..tuning.goal import Goal, Request, State
 from ..tuning.process import PLAN
 from ..tuning.result import Tuned
@@ -48,6 +48,7 @@ def tune(
     learning_rate: float = Goal.learning_rate,
     distillation_weight: float = Goal.distillation_weight,
     against: Literal["static"] | None = None,
+    precision: Precision | None = None,
     replace_head: bool = False,
     plan: Path | None = None,
     threads: tuple[int, ...] = Goal.threads,
@@ -82,6 +83,7 @@ def tune(
         learning_rate: At the start of the fine-tuning.
         distillation_weight: Weight of imitating the network as it was; that of the labels is 1.
         against: static prunes filters under the same epochs, too, to compare.
+        precision: Of the training: bfloat16 where the machine is faster at it, else float32.
         replace_head: Put in a new last layer where the classes are others, and train that first.
         plan: plan.json of another tuning, to repeat what that decided.
         threads: Numbers of threads to time with; the first one decides.
@@ -119,6 +121,7 @@ def tune(
         learning_rate=learning_rate,
         distillation_weight=distillation_weight,
         against=against,
+        precision=precision,
         replace_head=replace_head,
         threads=threads,
         seed=seed,
@@ -183,6 +186,7 @@ def repeating(state: State) -> str:
         "learning-rate": goal.learning_rate,
         "distillation-weight": goal.distillation_weight,
         "against": goal.against,
+        "precision": state.done.get("precision"),
         "seed": goal.seed,
         "plan": state.folder / PLAN,
     }

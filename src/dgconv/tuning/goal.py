@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..files import read_whole, write_atomically
 from ..layers.gate import check_pruning_rate
 from ..train.distributed import rank
-from ..train.recipe import DataTable
+from ..train.recipe import DataTable, Precision
 from ..values import COUNT, FACTOR, LONGEST_JSON, POSITIVE, load_json, read_values
 
 STATE = "tune.json"
@@ -32,6 +32,7 @@ class Goal:
         time: minutes that all of it may take.
         epochs: of the fine-tuning; default as many as fit into the time, at most 30.
         against: "static" prunes filters of the original network under the same epochs, too, to compare.
+        precision: of the training; default "bfloat16" where the machine is faster at it, else "float32".
         replace_head: put in a new last layer where the classes are others, and train that first.
         threads: to time with, the first number decides; default 1.
     """
@@ -45,6 +46,7 @@ class Goal:
     learning_rate: float = 0.02
     distillation_weight: float = 1.0
     against: Against | None = None
+    precision: Precision | None = None
     replace_head: bool = False
     threads: tuple[int, ...] = (1,)
     seed: int = 0

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..data import Data
+from ..environment import has_fast_bfloat16
 from ..models import ImageClassifier, load_model, save_model
 from ..runs import RunFolder
 from ..train import Recipe, TimeLimit
 from ..train.distributed import rank, started_by_torchrun
-from ..train.recipe import TrainingTable
+from ..train.recipe import Precision, TrainingTable
 from ..train.side_by_side import Watcher
 from . import steps
 from .goal import State
@@ -120,12 +121,16 @@ class Training:
             distillation_weight=self.goal.distillation_weight,
             teacher=str(source) if teacher else None,
             ramp_end=steps.RAMP_END,
+            precision=self.state.step("precision", self._choose_precision),
             seed=self.goal.seed,
         )
         recipe = steps.recipe_of(original, self.state.request.data, name, options, training)
         classes = len(self.data.classes)
         self.state.step(f"start of {name}", lambda: steps.write_start(original, recipe, classes, start))
         return recipe
+
+    def _choose_precision(self) -> Precision:
+        return self.goal.precision or ("bfloat16" if has_fast_bfloat16(self.device) else "float32")
 
     def train(self, original: ImageClassifier, name: str, options: dict[str, Any], folder: Path, share: float) -> bool:
         """With fewer images a step where memory is short after all. False if there was no time for one epoch."""

@@ -24,6 +24,7 @@ LEAST = 1 << 28  # bytes, however little is free
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 WHERE_UNKNOWN = 1 << 32  # bytes that are taken to be free where the system does not say
 BESIDE = 128 << 10  # bytes that are counted with each arena: what the thread that has it takes for itself
+NOT_COUNTED = 1 / 24  # of the budget of a process: what threads, results and the allocator take beside what is counted
 LOOSEST = 2  # times what is needed: a free arena that is larger stays free
 
 
@@ -38,10 +39,14 @@ class MemoryUse(NamedTuple):
 
 
 class Budget:
-    """Hands out arenas and counts all bytes, for any number of threads. ``limit`` None: as the environment says."""
+    """Hands out arenas and counts all bytes, for any number of threads.
+
+    Args:
+        limit: of what is counted; default what the environment says, of all that the process takes.
+    """
 
     def __init__(self, limit: int | None = None) -> None:
-        self._limit = limit
+        self._limit, self._share = limit, 1 - NOT_COUNTED if limit is None else 1.0
         self._peak = self._used = 0  # bytes: of arenas, free or not, and of layouts
         self._kept: OrderedDict[object, tuple[int, Callable[[], object]]] = OrderedDict()  # least recently used first
         self._taken: dict[int, Tensor] = {}  # arenas by address
@@ -56,6 +61,11 @@ class Budget:
             text = os.environ.get(VARIABLE, "")
             self._limit = bytes_of(text) if text else max(LEAST, int(SHARE_OF_FREE * free_memory()))
         return self._limit
+
+    @property
+    def _most(self) -> int:
+        """Bytes that may be counted."""
+        return int(self._share * self.limit)
 
     @property
     def use(self) -> MemoryUse:
@@ -93,7 +103,7 @@ class Budget:
             self._make_room(size)
             if key in self._kept:
                 return
-            if self._used + size > self.limit:
+            if self._used + size > self._most:
                 drop()
                 return
             self._kept[key] = size, drop
@@ -130,7 +140,7 @@ class Budget:
         """The address of a free arena, or None once there is room for a new one, which is then counted. In order: else
         a large call would wait for as long as small ones come."""
         size = _size(floats)
-        if size > self.limit:
+        if size > self._most:
             raise UserError(
                 f"this image needs {shown(size)} of memory for what lies between its layers, and the budget is "
                 f"{shown(self.limit)}; use a smaller image or fewer threads, or set {VARIABLE} to more"
@@ -144,7 +154,7 @@ class Budget:
                         return address
                     self._tidy()
                     self._make_room(size)
-                    if self._used + size <= self.limit:
+                    if self._used + size <= self._most:
                         self._count(size)
                         return None
                 self._changed.wait()
@@ -158,7 +168,7 @@ class Budget:
 
     def _make_room(self, size: int) -> None:
         """Gives up what can be given up, as far as it is needed."""
-        while self._used + size > self.limit and self._kept:
+        while self._used + size > self._most and self._kept:
             _, (held, drop) = self._kept.popitem(last=False)
             self._used -= held
             drop()
