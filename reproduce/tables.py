@@ -55,7 +55,7 @@ def steps(root: Path) -> str:
 
 
 def any_network(root: Path) -> str:
-    """Networks of timm: what is converted and native, and milliseconds of every runtime, the fastest of others marked."""
+    """Networks of timm: what is converted and native, and milliseconds; the fastest of the others is marked."""
     found = _measured(root, "any_network")
     ours, dynamic = "ours", "ours, DGC 0.75"
     rivals = [form for form in found["rows"][0]["milliseconds"] if form not in (ours, dynamic)]

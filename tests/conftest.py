@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from dgconv.models.others import import_library
-
 sys.path.insert(0, str(Path(__file__).parent))  # where the plugins are
 pytest_plugins = ["browser", "counted_paper", "trained_runs"]
 
@@ -40,6 +38,8 @@ def _inductor_asks_no_compiler() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def torchvision_models():
+    from dgconv.models.others import import_library
+
     try:
         return import_library("torchvision").models
     except ModuleNotFoundError:
