@@ -20,6 +20,7 @@ import tyro
 from PIL import Image
 
 from dgconv.data import TensorSplit, load_data
+from dgconv.environment import has_fast_bfloat16
 from dgconv.text import PlainConsole
 from dgconv.tuning import Plan
 
@@ -31,7 +32,7 @@ PAGE = """\
 # From a folder of photos to a fast network
 
 This page is written by `python -m reproduce.tutorial`, which runs every command below and puts down what it printed.
-The machine: {hardware}, {cores} cores, shared with other work, so that only ratios within a run say something.
+The machine: {hardware}, {cores} cores.
 
 ## 1. A folder of photos
 
@@ -108,21 +109,26 @@ def main(
     most: int = 300,
     image_size: int = 64,
     epochs: int = 12,
-    tune_epochs: int = 8,
+    tune_epochs: int = 0,
     time: Annotated[float, tyro.conf.arg(help="Minutes for dgconv tune.")] = 20.0,
     network: str = "resnet18",
     batch_size: int = 64,
 ) -> None:
-    """Write docs/tutorial.md and its picture."""
+    """Write docs/tutorial.md and its picture.
+
+    Args:
+        tune_epochs: default as many as the time allows.
+    """
     work.mkdir(parents=True, exist_ok=True)
     os.chdir(work)
     counts, names = write_photos(parquet, Path("photos"), classes, most) if parquet else write_digits(Path("photos"))
     data = ["--data", "folder", "--data-dir", "photos", "--image-size", str(image_size)]
     learning = ["--epochs", str(epochs), "--batch-size", str(batch_size), "--learning-rate", "0.05"]
     crops = ["--smallest-crop", "0.35" if parquet else "0.7"]
+    learning += ["--precision", "bfloat16"] if has_fast_bfloat16("cpu") else []
     train = ["dgconv", "train", "--model", network, *data, *learning, *crops, "--in-memory", "--out", "dense"]
-    tune = ["dgconv", "tune", "dense", *data, *crops, "--in-memory", "--epochs", str(tune_epochs)]
-    tune += ["--time", f"{time:g}"]
+    tune = ["dgconv", "tune", "dense", *data, *crops, "--in-memory", "--time", f"{time:g}"]
+    tune += ["--epochs", str(tune_epochs)] if tune_epochs else []
     photo = next(Path(f"photos/test/{names[0]}").iterdir())
     outputs = {
         "train": run(train, Path("dense/config.json")),
