@@ -18,6 +18,7 @@ SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
     "int8": lambda root, groups: tables.int8(root),
     "convolutions": lambda root, groups: tables.convolutions(root),
     "steps": lambda root, groups: tables.steps(root),
+    "tune": lambda root, groups: tables.tune(root),
     "any_network": lambda root, groups: tables.any_network(root),
     "macs": lambda root, groups: tables.macs(),
     "norms": lambda root, groups: tables.norms(root),

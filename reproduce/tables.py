@@ -75,6 +75,29 @@ def any_network(root: Path) -> str:
     return f"{machine}\n\n" + markdown(heading, rows)
 
 
+def tune(root: Path) -> str:
+    """What each step of a tuning cost and gained, as ``dgconv tune`` wrote it into results.json."""
+    found = _measured(root, "tune_imagenette")
+    bench = [row for row in found["bench"]["measurements"][0]["rows"] if row["kind"] == "dense" and row["median"]]
+    fastest = {p: min((r for r in bench if r["precision"] == p), key=lambda r: r["median"]) for p in ("float32", "int8")}
+    base = fastest["float32"]["median"]
+    rows = [[f"the network as it is, {best['form']}", p, "", *_taken(best["median"], base)] for p, best in fastest.items()]
+    rows += [
+        [row["what"], row["precision"], f"{row['error']:.2f} %", *_taken(row["seconds"], base)] for row in found["rows"]
+    ]
+    sides = "x".join(map(str, found["input_size"]))
+    machine = (
+        f"ResNet-18, {found['classes']} classes, {sides}, {found['test_images']} test images; "
+        f"{found['environment']['hardware']}, one image, {found['goal']['threads'][0]} thread, "
+        f"{found['environment']['date']}:"
+    )
+    return f"{machine}\n\n" + markdown(["step", "precision", "error", "ms", "speed-up"], rows)
+
+
+def _taken(seconds: float | None, base: float) -> list[str]:
+    return ["", ""] if seconds is None else [f"{1e3 * seconds:.2f}", f"{base / seconds:.2f}x"]
+
+
 def inference(root: Path) -> str:
     """Whole networks, as ``dgconv bench`` measured them: a row for each precision, ratios to its fastest rival."""
     benches = _benches(root)

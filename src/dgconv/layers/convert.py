@@ -270,13 +270,16 @@ def _own_input_size(model: nn.Module) -> InputSize | None:
 
 
 def _why_not_worth_it(layer: nn.Module, pixels: Sequence[int]) -> str | None:
-    """Refuses a dynamic layer whose generator and gate cost more than the channels that they leave out.
+    """Refuses a dynamic layer whose generator and gate cost more than the channels that they leave out, in MACs or, as
+    in squeeze and excitation, in time.
 
     One that starts unpruned is judged by the usual rate, for a schedule will raise it. The gate and the generator's
     activations are counted as the authors do, at 3 C + C/d a head.
     """
     if not pixels or not isinstance(layer, DynamicGroupConv2d):
         return None
+    if max(pixels) == 1:
+        return "it computes one pixel: to choose takes longer than to compute"
     dense = layer.weight.numel() * sum(pixels)
     rate = layer.pruning_rate or DGCConfig.pruning_rate
     hidden, channels = layer.generator.hidden, layer.in_channels
