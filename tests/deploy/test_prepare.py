@@ -143,14 +143,8 @@ NETWORKS = {
     "torchvision/densenet121": {"Conv", "Pool", "Concat", "GlobalPool", "Linear"},
     "torchvision/mobilenet_v2": {"Conv", "GlobalPool", "Linear"},
     "timm/resnet50": {"Conv", "Pool", "GlobalPool", "Linear"},
-    "timm/efficientnet_b0": {"Conv", "Torch", "Elementwise", "GlobalPool", "Linear"},
-    "timm/tf_efficientnet_b0": {
-        "Conv",
-        "Torch",
-        "Elementwise",
-        "GlobalPool",
-        "Linear",
-    },  # pads as the image's size asks
+    "timm/efficientnet_b0": {"Conv", "Elementwise", "GlobalPool", "Linear"},
+    "timm/tf_efficientnet_b0": {"Conv", "Elementwise", "GlobalPool", "Linear"},  # pads as the image's size asks
 }
 
 
