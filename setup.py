@@ -3,6 +3,7 @@
 They are an extra: where there is no C++ compiler, or it refuses, the install goes on and dgconv computes with torch.
 """
 
+import os
 import platform
 import sys
 import zlib
@@ -19,13 +20,25 @@ OPENMP = ["-fopenmp"]
 ISA_FLAGS = {
     "isa_avx512": "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma",
     "isa_avx2": "-mavx2 -mfma",
+    "byte_avx512_amx": (
+        "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512vnni -mavx512vbmi -mavx512vbmi2"
+        " -mamx-tile -mamx-int8"
+    ),
     "byte_avx512_vbmi2": (
         "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512vnni -mavx512vbmi -mavx512vbmi2"
     ),
     "byte_avx512_vnni": "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512vnni",
     "byte_avx_vnni": "-mavx2 -mfma -mavxvnni",
     "byte_avx2": "-mavx2 -mfma",
+    "sparse_bf16": "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512bf16",
+    "sparse_amx": (
+        "-mavx512f -mavx512vl -mavx512bw -mavx512dq -mavx2 -mfma -mavx512vbmi -mavx512vbmi2"
+        " -mamx-tile -mamx-int8 -mamx-bf16 -mavx512bf16"
+    ),
 }
+# Which not every compiler knows: without them, there is a set less.
+NEW_FLAGS = {"-mamx-tile", "-mamx-int8", "-mamx-bf16", "-mavx512bf16"}
+EMULATE_VARIABLE = "DGCONV_EMULATE_AMX"  # for tests where there is no AMX: plain code in its place
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
@@ -53,12 +66,22 @@ class BuildNative(build_ext):
             # Kernels for bytes give the same bits everywhere: no multiplication is joined with an addition.
             contraction = "off" if name.startswith("byte_") else "fast"
             flags = [*COMMON_FLAGS, f"-ffp-contract={contraction}", *threads]
-            flags += ISA_FLAGS.get(name, "").split() if IS_X86 else []
             flags += ["-Wno-maybe-uninitialized"]  # which GCC finds in its own headers
-            define = [("DGCONV_FINGERPRINT", f'"{fingerprint()}"')]
-            objects += self.compiler.compile([source], self.build_temp, define, extra_postargs=flags)
+            own = ISA_FLAGS.get(name, "").split() if IS_X86 else []
+            known = [flag for flag in own if flag not in NEW_FLAGS]
+            try:
+                objects += self.compile_one(source, flags + own)
+            except CompileError:
+                if known == own:
+                    raise
+                objects += self.compile_one(source, flags + known)
         target = self.get_ext_fullpath(ext.name)
         self.compiler.link_shared_object(objects, target, extra_postargs=threads, target_lang="c++")
+
+    def compile_one(self, source: str, flags: list[str]) -> list[str]:
+        define = [("DGCONV_FINGERPRINT", f'"{fingerprint()}"')]
+        define += [("DGCONV_EMULATES_TILES", "1")] if os.environ.get(EMULATE_VARIABLE) else []
+        return self.compiler.compile([source], self.build_temp, define, extra_postargs=flags)
 
 
 native = Extension(

@@ -17,7 +17,8 @@ import torch  # noqa: F401  first: the library then shares torch's OpenMP thread
 from ..errors import UserError
 from . import structs
 
-ISAS = ("avx512_vbmi2", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable")  # best first, as in csrc/api.cpp
+# Best first, as in csrc/api.cpp.
+ISAS = ("avx512_amx", "avx512_vbmi2", "avx512_vnni", "avx512", "avx_vnni", "avx2", "portable")
 FLOAT_ISAS = ("avx512", "avx2", "portable")  # those that differ in their kernels for floats
 ISA_VARIABLE = "DGCONV_ISA"
 

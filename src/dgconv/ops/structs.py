@@ -63,6 +63,7 @@ class Gate(Structure):
         *_fields("weight1 weight2 beta", c_void_p),
         *_fields("is_global keep", c_int32),
         ("threshold", c_float),
+        ("fixed", c_void_p),
     ]
 
 
@@ -108,8 +109,8 @@ class ByteConv(Structure):
 
 CONV, DYNAMIC_CONV, POOL, GLOBAL_POOL, LINEAR, ELEMENTWISE, EXPAND, WINNERS_CONV = range(8)  # kinds of steps
 LAYER_NORM, RESIZE, PAD = range(8, 11)
-QUANTIZE, DEQUANTIZE, BYTE_CONV, BYTE_POOL, BYTE_MEAN, RESCALE = range(11, 17)  # ... with bytes
-BLOCKS, FIXED, GATED = range(3)  # what the groups of a ByteConv read
+QUANTIZE, DEQUANTIZE, BYTE_CONV, BYTE_POOL, BYTE_MEAN, RESCALE, BYTE_TABLE = range(11, 18)  # ... with bytes
+BLOCKS, FIXED, GATED, FOLDED = range(4)  # what the groups of a ByteConv read; with FOLDED, gates go into its weights
 
 
 class Step(Structure):
@@ -123,7 +124,7 @@ class Step(Structure):
         ("window", Window),
         ("resize", Resize),
         ("epsilon", c_float),
-        *_fields("weight bias order", c_void_p),
+        *_fields("weight scale bias order", c_void_p),
         *_fields("output_sums input_sums", c_int64),
         *_fields("input_parts regions_end", c_int32),
         *_fields("gate_memory input_winners", c_int64),
@@ -200,6 +201,27 @@ def declare(library: CDLL) -> None:
         ("dgconv_sparse_forward", None, (*_sparse(2), *[c_void_p] * 2, c_int64, c_int32)),
         ("dgconv_sparse_backward_input", None, (*_sparse(3), *[c_void_p] * 3, c_int64, c_int32)),
         ("dgconv_sparse_backward_weight", None, (*_sparse(2), *[c_void_p] * 2, c_int64, c_int32)),
+        ("dgconv_can_train_by_tiles", c_int32, ()),
+        ("dgconv_tile_scratch_bytes", c_int64, (POINTER(Conv), c_int32, *[POINTER(Planes)] * 2)),
+        ("dgconv_tile_transpose", None, (*[c_int64] * 3, *[c_void_p] * 2, c_int32)),
+        ("dgconv_tile_rows_words", c_int64, (POINTER(Conv),)),
+        ("dgconv_tile_pack_rows", None, (POINTER(Conv), *[c_void_p] * 2, c_int32)),
+        ("dgconv_tile_unpack_sums", None, (POINTER(Conv), *[c_void_p] * 2, c_int32)),
+        (
+            "dgconv_tile_forward",
+            None,
+            (
+                *(POINTER(Conv), POINTER(Selection), c_int32, *[POINTER(Planes)] * 2),
+                *(c_void_p, c_int32, c_void_p, c_int64, c_int32),
+            ),
+        ),
+        (
+            "dgconv_tile_backward_input",
+            None,
+            (*_sparse(3), c_void_p, c_int32, *[c_void_p] * 2, c_int64, c_int32),
+        ),
+        ("dgconv_tile_backward_weight", None, (*_sparse(2), c_void_p, c_int32, c_void_p, c_int64, c_int32)),
+        ("dgconv_tile_means", None, (*[c_int64] * 3, c_int32, *[c_void_p] * 2, c_int32)),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

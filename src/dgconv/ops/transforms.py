@@ -14,6 +14,13 @@ def transforming() -> bool:
     return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
 
 
+def has_values(x: Tensor) -> bool:
+    """Whether values may be looked at: they are there, on a CPU, and nobody takes down what is done with them."""
+    is_taken_down = torch.compiler.is_compiling() or torch.jit.is_tracing() or transforming()
+    is_taken_down = is_taken_down or torch._C._len_torch_dispatch_stack() > 0
+    return type(x) is Tensor and x.device.type == "cpu" and not is_taken_down
+
+
 def composed(x: Tensor, weight: Tensor, gates: Tensor, stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """The reference for all images at once, of torch's operations alone: any transform fits, but H copies of the input
     are kept."""

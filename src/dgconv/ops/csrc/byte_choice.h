@@ -74,38 +74,68 @@ inline int32_t write_shuffles(const Choice& choice, int channels) {
 
 inline int64_t choice_bytes(const ByteConv& conv) { return Choice::bytes(conv); }
 
-inline void choose(const ByteConv& conv, const int32_t* channels, const float* gates, int32_t count, void* memory) {
-    float greatest = 0, unit = 1;
-    for (int32_t i = 0; gates && i < count; ++i) {
-        const float size = gates[i] < 0 ? -gates[i] : gates[i];
-        greatest = size > greatest ? size : greatest;
-    }
-    const float ratio = greatest > 0 && greatest <= 3e38f ? float(FULL_GATE) / greatest : 0;
-    const int32_t is_gated = gates != nullptr;
-    if (gates) unit = ratio > 0 ? greatest * FULL_GATE_UNIT : 0;
-    memcpy(memory, &count, 4), memcpy(static_cast<char*>(memory) + 4, &unit, 4);
-    memcpy(static_cast<char*>(memory) + 8, &is_gated, 4);
-    const Choice choice(conv, memory);
-    memset(choice.masks, 0, sizeof(uint64_t) * Choice::mask_count(conv));
-    for (int32_t i = 0; i < count; ++i) {
-        const int32_t place = conv.positions ? conv.positions[channels[i]] : channels[i];
-        choice.masks[place / 64] |= uint64_t(1) << place % 64;
-    }
+inline int16_t factor_of(float gate, float ratio) {
+    return int16_t(to_byte((gate < 0 ? -gate : gate) * ratio, {0, float(FULL_GATE), 0}));
+}
+
+// Of channels that are in order, which their choice has already.
+inline void write_factors(const Choice& choice, const float* gates, float ratio) {
+    for (int32_t i = 0; i < choice.count; ++i) choice.factors[i] = factor_of(gates ? gates[i] : 1, ratio);
+    for (int32_t i = 0; gates && i < choice.count; ++i) choice.channels[i] ^= -int32_t(gates[i] < 0);
+}
+
+// Of any others, whose places the masks have.
+inline void put_in_order(const ByteConv& conv, const Choice& choice, const int32_t* channels, const float* gates,
+                         float ratio) {
     // How many of a choice come before a channel is its place in it.
     int32_t before[MOST_BYTE_CHANNELS / 64];
     for (int32_t block = 0, all = 0; block < divide_up(conv.in_channels, 64); ++block) {
         before[block] = all;
         all += __builtin_popcountll(choice.masks[block]);
     }
-    for (int32_t i = 0; i < count; ++i) {
+    for (int32_t i = 0; i < choice.count; ++i) {
         const int32_t place = conv.positions ? conv.positions[channels[i]] : channels[i];
         const uint64_t below = choice.masks[place / 64] & ((uint64_t(1) << place % 64) - 1);
         const int32_t at = before[place / 64] + __builtin_popcountll(below);
         const float gate = gates ? gates[i] : 1;
         choice.channels[at] = gate < 0 ? ~place : place;
-        const float size = gate < 0 ? -gate : gate;
-        choice.factors[at] = int16_t(to_byte(size * ratio, {0, float(FULL_GATE), 0}));
+        choice.factors[at] = factor_of(gate, ratio);
     }
+}
+
+// From the gates of a group to factors, by what they are multiplied; and what sums then count.
+struct GateScale {
+    float ratio = 0, unit = 1;
+
+    GateScale(const float* gates, int32_t count) {
+        float greatest = 0;
+        for (int32_t i = 0; gates && i < count; ++i) {
+            const float size = gates[i] < 0 ? -gates[i] : gates[i];
+            greatest = size > greatest ? size : greatest;
+        }
+        if (greatest > 0 && greatest <= 3e38f) ratio = float(FULL_GATE) / greatest;
+        if (gates) unit = ratio > 0 ? greatest * FULL_GATE_UNIT : 0;
+    }
+};
+
+inline void choose(const ByteConv& conv, const int32_t* channels, const float* gates, int32_t count, void* memory) {
+    const auto [ratio, unit] = GateScale(gates, count);
+    const int32_t is_gated = gates != nullptr;
+    memcpy(memory, &count, 4), memcpy(static_cast<char*>(memory) + 4, &unit, 4);
+    memcpy(static_cast<char*>(memory) + 8, &is_gated, 4);
+    const Choice choice(conv, memory);
+    memset(choice.masks, 0, sizeof(uint64_t) * Choice::mask_count(conv));
+    bool are_in_order = true;
+    for (int32_t i = 0, last = -1; i < count; ++i) {
+        const int32_t place = conv.positions ? conv.positions[channels[i]] : channels[i];
+        choice.masks[place / 64] |= uint64_t(1) << place % 64;
+        are_in_order &= place > last;
+        choice.channels[i] = last = place;
+    }
+    if (are_in_order)
+        write_factors(choice, gates, ratio);
+    else
+        put_in_order(conv, choice, channels, gates, ratio);
     for (int i = 0; i < 32; ++i) choice.factors[count + i] = count ? choice.factors[i] : 0;
 #if defined(DGCONV_SHUFFLES)
     const int32_t shuffles = write_shuffles(choice, conv.in_channels);
@@ -234,7 +264,8 @@ inline void pack_chosen(const ByteConv& conv, int32_t group, const void* choice_
         const int first_tap = run * plan.run_taps, length = plan.run_taps * choice.count;
         RowCursor next(conv, plan, choice, group, first_tap), ahead = next;
         for (int i = 0; i < smaller(length, ROWS_AHEAD); ++i) ahead.fetch(), ahead.advance();
-        for (int first = 0; first < length; first += GROUP, ++done) {
+        const int padded = plan.run_groups(choice.count) * GROUP;
+        for (int first = 0; first < padded; first += GROUP, ++done) {
             const int8_t* rows[GROUP] = {};
             bool is_negative[GROUP] = {};
             for (int k = 0; k < GROUP && first + k < length; ++k, next.advance()) {

@@ -1,7 +1,11 @@
 // Convolution of bytes: gathers the input of an item and multiplies it, outputs in the lanes, by packed weights.
 #pragma once
 
+#if defined(DGCONV_TILES)
+#include "byte_amx.h"
+#endif
 #include "byte_depthwise.h"
+#include "byte_fold.h"
 #include "byte_joined.h"
 
 namespace dgconv::DGCONV_ISA {
@@ -82,8 +86,7 @@ struct ByteItems {
 
     static int64_t bytes_of(const ByteConv& conv, const BytePlan& plan, int rows, int out_w, int count, bool by_window) {
         if (by_window) return int64_t(rows) * out_w * plan.taps() * count;
-        const int64_t in_rows = int64_t(rows - 1) * conv.stride_h + int64_t(conv.kernel_h - 1) * conv.dilation_h + 1;
-        return in_rows * (int64_t(out_w - 1) * conv.stride_w + int64_t(conv.kernel_w - 1) * conv.dilation_w + 1) * count;
+        return rows_read(conv, rows) * columns_read(conv, out_w) * count;
     }
 
     // Groups that share a vector find theirs in whole pixels.
@@ -91,12 +94,23 @@ struct ByteItems {
         return conv.chooses ? conv.most_chosen : conv.joined > 1 ? conv.in_channels : conv.in_channels / conv.groups;
     }
 
+    // Whole rows are as good as one for tiles if neighbours are as far apart as in the image.
+    static int shortest_row(const ByteConv& conv) {
+#if defined(DGCONV_TILES)
+        if (conv.stride_h == 1 && conv.stride_w == 1) return 4;
+        if (!conv.chooses) return 13;
+#else
+        static_cast<void>(conv);
+#endif
+        return SHORT_ROW;
+    }
+
     ByteItems(const ByteConv& conv, const BytePlan& plan, int in_h, int in_w, int out_h, int out_w, int threads) {
         const int count = most_inputs(conv);
         // Padding at the bottom or to the right may be more than at the top.
         const bool is_inside = int64_t(out_h - 1) * conv.stride_h < in_h && int64_t(out_w - 1) * conv.stride_w < in_w;
         in_place = plan.is_pointwise && !conv.chooses && conv.joined <= 1 && is_inside;
-        by_window = !plan.is_pointwise && conv.joined <= 1 && out_w < SHORT_ROW;
+        by_window = !plan.is_pointwise && conv.joined <= 1 && out_w < shortest_row(conv);
         const int64_t one = bytes_of(conv, plan, 1, out_w, count, by_window);
         const int64_t next = bytes_of(conv, plan, 2, out_w, count, by_window) - one;
         const int64_t room = GATHERED_BYTES - one;
@@ -118,6 +132,7 @@ constexpr char NOTHING[64] = {};  // where there is no choice
 
 inline int64_t conv_scratch_bytes(const ByteConv& conv, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w) {
     if (conv.is_depthwise) return 0;
+    if (folds(conv)) return conv_scratch_bytes(without_gates(conv), in_h, in_w, out_h, out_w);
     const BytePlan plan(conv);
     const ByteItems items(conv, plan, in_h, in_w, out_h, out_w, 1);
     const int count = ByteItems::most_inputs(conv);
@@ -127,6 +142,7 @@ inline int64_t conv_scratch_bytes(const ByteConv& conv, int32_t in_h, int32_t in
 
 inline int64_t packed_bytes(const ByteConv& conv) {
     if (conv.is_depthwise) return depthwise_packed_bytes(conv);
+    if (folds(conv)) return packed_bytes(without_gates(conv));
     const BytePlan plan(conv);
 #if defined(DGCONV_JOINS)
     if (conv.joined > 1) return joined_packed_bytes(conv);
@@ -136,6 +152,7 @@ inline int64_t packed_bytes(const ByteConv& conv) {
 }
 
 inline void pack_weights(const ByteConv& conv, const int8_t* weight, void* packed) {
+    if (folds(conv)) return pack_weights(without_gates(conv), weight, packed);
     memset(packed, 0, packed_bytes(conv));
     if (conv.is_depthwise) return pack_depthwise(conv, weight, packed);
 #if defined(DGCONV_JOINS)
@@ -163,9 +180,15 @@ inline void pack_weights(const ByteConv& conv, const int8_t* weight, void* packe
     }
 }
 
-inline void conv(const ByteConv& conv, const void* choices, const void* chosen, Pixels x, Pixels y,
-                 const Pixels* residual, void* scratch, Ahead* ahead, int rank, int threads) {
+inline void convolve(const ByteConv& conv, const void* choices, const void* chosen, Pixels x, Pixels y,
+                     const Pixels* residual, void* scratch, Ahead* ahead, int rank, int threads) {
     if (conv.is_depthwise) return depthwise(conv, x, y, residual, ahead, rank, threads);
+    if (folds(conv)) {
+        ByteConv plain = without_gates(conv);
+        const Folded folded(conv, BytePlan(plain), const_cast<void*>(choices));
+        plain.weight = folded.weights, plain.start = folded.start, plain.multiplier = folded.multiplier;
+        return convolve(plain, nullptr, nullptr, x, y, residual, scratch, ahead, rank, threads);
+    }
     const BytePlan plan(conv);
     const ByteItems items(conv, plan, x.height, x.width, y.height, y.width, threads);
     const int64_t choice_size = choice_bytes(conv), chosen_size = conv.chooses ? chosen_bytes(conv) : 0;
@@ -173,6 +196,9 @@ inline void conv(const ByteConv& conv, const void* choices, const void* chosen, 
     uint8_t* const buffer = static_cast<uint8_t*>(scratch) + whole_lines(int64_t(sizeof(Run)) * plan.taps());
     const Share share = share_of(items.count(plan), rank, threads);
     const int panels = divide_up(plan.vectors, MOST_PANEL);
+#if defined(DGCONV_TILES)
+    Tiles tiles;
+#endif
     for (int64_t index = share.begin; index < share.end; ++index) {
         const int chunk = index % items.chunks, split = index / items.chunks % items.splits;
         const int unit = int(index / items.chunks / items.splits), group = unit * larger(conv.joined, 1);
@@ -206,20 +232,25 @@ inline void conv(const ByteConv& conv, const void* choices, const void* chosen, 
             const bool is_one_row = conv.stride_h == 1 && conv.stride_w == 1;
             gathered = {from, conv.stride_w * x.pixel_stride, conv.stride_h * int64_t(x.width) * x.pixel_stride,
                         is_one_row ? 1 : rows, is_one_row ? rows * y.width : y.width};
-            runs[0] = {0, divide_up(inputs, GROUP)};
+            runs[0] = {0, plan.run_groups(inputs)};
         } else if (items.by_window) {
             gathered = gather_windows(conv, reader, x, first_row, rows, y.width, buffer, runs);
         } else {
             gathered = gather_rows(conv, reader, x, first_row, rows, y.width, buffer, runs);
         }
         const int64_t groups = plan.groups_of(reader.count);
+        const int first = panels * split / items.splits * MOST_PANEL;
         const int end = smaller(plan.vectors, panels * (split + 1) / items.splits * MOST_PANEL);
-        for (int vector = panels * split / items.splits * MOST_PANEL; vector < end;) {
+#if defined(DGCONV_TILES)
+        const int step = plan.step_of(reader.count);
+        if (suits_tiles(gathered, step)) {
+            convolve_tiles(tiles, plan, gathered, runs, weights, step, first, end, output, ahead);
+            continue;
+        }
+#endif
+        for (int vector = first; vector < end;) {
             const int panel = plan.panel_at(vector);
-            ByteOutput part = output;
-            part.start += vector * LANES, part.multiplier += vector * LANES, part.bias += vector * LANES;
-            part.y += vector * LANES, part.count -= vector * LANES;
-            if (part.residual) part.residual += vector * LANES;
+            const ByteOutput part = output.from(vector * LANES);
             const Weight* w = weights + plan.place_of(vector, 0, groups);
             if (panel == 1) multiply_panel<1>(gathered, runs, plan.runs, w, part, ahead);
             if (panel == 2) multiply_panel<2>(gathered, runs, plan.runs, w, part, ahead);

@@ -24,6 +24,15 @@ struct ByteOutput {
         return moved;
     }
 
+    // From so many outputs on.
+    INLINE ByteOutput from(int output) const {
+        ByteOutput moved = *this;
+        moved.start += output, moved.multiplier += output, moved.bias += output;
+        moved.y += output, moved.count -= output;
+        if (residual) moved.residual += output;
+        return moved;
+    }
+
     // What a pixel's sums, of so many vectors, become.
     template <int VECTORS>
     INLINE void put(int pixel, const IntVec (&sums)[VECTORS], const Vec (&multipliers)[VECTORS]) const {

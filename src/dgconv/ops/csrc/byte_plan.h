@@ -1,7 +1,8 @@
 // How a convolution of bytes is cut, and where its weights lie.
 //
 // Of what a result is the sum of, the bytes that lie one behind the other in memory are a run: the channels of one tap,
-// or of all taps of a row. A run is taken GROUP bytes at a time; its last group may have some of weight zero.
+// or of all taps of a row. A run is taken GROUP bytes at a time; its last group may have some of weight zero. By tiles it
+// is taken several groups at a time, in steps of one length, and its last groups may be of weight zero.
 #pragma once
 
 #include "byte_vec.h"
@@ -10,6 +11,11 @@ namespace dgconv::DGCONV_ISA {
 
 constexpr int32_t MOST_BYTE_CHANNELS = 1 << 14;
 constexpr int MOST_PANEL = LANES == 16 ? 4 : 2;  // vectors of outputs that are computed at once
+#if defined(DGCONV_TILES)
+constexpr int MOST_STEP = 16;  // groups that are taken at a time
+#else
+constexpr int MOST_STEP = 1;
+#endif
 constexpr int64_t GATHERED_BYTES = 64 << 10;     // of an item's input, for the first- or second-level cache
 
 struct BytePlan {
@@ -30,8 +36,13 @@ struct BytePlan {
 
     int taps() const { return runs * run_taps; }
     int padded_outputs() const { return vectors * LANES; }
-    // Groups of all runs, of so many channels.
-    int64_t groups_of(int channels) const { return int64_t(runs) * divide_up(run_taps * channels, GROUP); }
+    // Of so many channels: steps of a run, their groups, and the groups of a run and of all runs.
+    int steps_of(int channels) const { return divide_up(divide_up(run_taps * channels, GROUP), MOST_STEP); }
+    int step_of(int channels) const {
+        return divide_up(divide_up(run_taps * channels, GROUP), larger(steps_of(channels), 1));
+    }
+    int run_groups(int channels) const { return steps_of(channels) * step_of(channels); }
+    int64_t groups_of(int channels) const { return int64_t(runs) * run_groups(channels); }
     int64_t weights_of(int channels) const { return groups_of(channels) * GROUP * padded_outputs(); }
 
     // Outputs come in panels of MOST_PANEL vectors, and at the end fewer: [panel][group][vector][lane][byte of the group]
@@ -39,9 +50,13 @@ struct BytePlan {
         const int left = vectors - vector;
         return left >= MOST_PANEL ? MOST_PANEL : left >= 2 ? 2 : 1;
     }
-    INLINE int64_t place_of(int vector, int64_t group, int64_t groups) const {
+    INLINE int first_of_panel(int vector) const {
         int first = 0;
         while (first + panel_at(first) <= vector) first += panel_at(first);
+        return first;
+    }
+    INLINE int64_t place_of(int vector, int64_t group, int64_t groups) const {
+        const int first = first_of_panel(vector);
         return ((first * groups) + group * panel_at(first) + (vector - first)) * LANES * GROUP;
     }
 };

@@ -5,9 +5,40 @@
 
 namespace dgconv::DGCONV_ISA {
 
+#if defined(__AVX512VNNI__)
+// Adds up 64 channels of some pixels, few enough for sums of 16 bits.
+INLINE void add_wide_pixels(const uint8_t* x, int64_t step, int64_t count, int32_t* sums) {
+    __m512i even{}, odd{};
+    for (int64_t p = 0; p < count; ++p, x += step) {
+        const __m512i bytes = _mm512_loadu_si512(x);
+        even = _mm512_add_epi16(even, _mm512_and_si512(bytes, _mm512_set1_epi16(0xff)));
+        odd = _mm512_add_epi16(odd, _mm512_srli_epi16(bytes, 8));
+    }
+    const __m512i first = _mm512_unpacklo_epi16(even, odd), second = _mm512_unpackhi_epi16(even, odd);
+    const auto add = [&](int lane, __m128i low, __m128i high) {
+        const __m512i words = _mm512_cvtepu16_epi32(_mm256_set_m128i(high, low));
+        int32_t* const to = sums + 16 * lane;
+        _mm512_storeu_si512(to, _mm512_add_epi32(_mm512_loadu_si512(to), words));
+    };
+    add(0, _mm512_castsi512_si128(first), _mm512_castsi512_si128(second));
+    add(1, _mm512_extracti32x4_epi32(first, 1), _mm512_extracti32x4_epi32(second, 1));
+    add(2, _mm512_extracti32x4_epi32(first, 2), _mm512_extracti32x4_epi32(second, 2));
+    add(3, _mm512_extracti32x4_epi32(first, 3), _mm512_extracti32x4_epi32(second, 3));
+}
+#endif
+
 // Adds up the channels of `count` pixels.
 INLINE void add_pixels(const uint8_t* x, int64_t step, int64_t count, int channels, int32_t* sums) {
-    for (int c = 0; c < channels; c += LANES) {
+    int c = 0;
+#if defined(__AVX512VNNI__)
+    constexpr int64_t AT_ONCE = 256;  // pixels
+    for (; c + 64 <= channels; c += 64) {
+        memset(sums + c, 0, 64 * sizeof *sums);
+        for (int64_t p = 0; p < count; p += AT_ONCE)
+            add_wide_pixels(x + p * step + c, step, count - p < AT_ONCE ? count - p : AT_ONCE, sums + c);
+    }
+#endif
+    for (; c < channels; c += LANES) {
         const int lanes = smaller(LANES, channels - c);
         IntVec some[4] = {};
         int64_t p = 0;
@@ -30,11 +61,15 @@ inline void sum_pixels(Pixels x, int32_t parts, int32_t* sums, int rank, int thr
 
 inline void means(const ByteConv& conv, int32_t parts, const int32_t* sums, int64_t pixels, float* means) {
     const float scale = conv.input_scale / float(pixels);
-    for (int c = 0; c < conv.in_channels; ++c) {
-        const int place = conv.positions ? conv.positions[c] : c;
+    const auto mean = [&](int place) {
         int64_t sum = -pixels * conv.input_zero;
         for (int part = 0; part < parts; ++part) sum += sums[int64_t(part) * conv.in_channels + place];
-        means[c] = float(sum) * scale;
+        return float(sum) * scale;
+    };
+    if (conv.positions) {
+        for (int c = 0; c < conv.in_channels; ++c) means[c] = mean(conv.positions[c]);
+    } else {
+        for (int c = 0; c < conv.in_channels; ++c) means[c] = mean(c);
     }
 }
 
@@ -78,6 +113,58 @@ INLINE int64_t quantize_few(const float* planes, int64_t plane, Pixels y, const 
 }
 #endif
 
+#if defined(__AVX2__)
+constexpr int SQUARE = 16;  // channels and pixels that change places together
+
+// rows[r] byte c becomes rows[c] byte r.
+INLINE void transpose_square(__m128i (&rows)[SQUARE]) {
+    __m128i other[SQUARE];
+    UNROLL for (int i = 0; i < 8; ++i) {
+        other[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + 8]);
+        other[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + 8]);
+    }
+    UNROLL for (int i = 0; i < 8; ++i) {
+        rows[2 * i] = _mm_unpacklo_epi8(other[i], other[i + 8]);
+        rows[2 * i + 1] = _mm_unpackhi_epi8(other[i], other[i + 8]);
+    }
+    UNROLL for (int i = 0; i < 8; ++i) {
+        other[2 * i] = _mm_unpacklo_epi8(rows[i], rows[i + 8]);
+        other[2 * i + 1] = _mm_unpackhi_epi8(rows[i], rows[i + 8]);
+    }
+    UNROLL for (int i = 0; i < 8; ++i) {
+        rows[2 * i] = _mm_unpacklo_epi8(other[i], other[i + 8]);
+        rows[2 * i + 1] = _mm_unpackhi_epi8(other[i], other[i + 8]);
+    }
+}
+
+// 16 pixels of 16 planes, which become 16 bytes of 16 pixels.
+INLINE void quantize_square(const float* planes, int64_t plane, uint8_t* y, int64_t pixel, float scale, const ToByte& to) {
+    alignas(16) uint8_t bytes[SQUARE][SQUARE];
+    UNROLL for (int c = 0; c < SQUARE; ++c) {
+        UNROLL for (int p = 0; p < SQUARE; p += LANES)
+            store_bytes(bytes[c] + p, to_byte(load(planes + c * plane + p) * scale, to), LANES);
+    }
+    __m128i rows[SQUARE];
+    UNROLL for (int c = 0; c < SQUARE; ++c) rows[c] = _mm_load_si128((const __m128i*)bytes[c]);
+    transpose_square(rows);
+    UNROLL for (int p = 0; p < SQUARE; ++p) _mm_storeu_si128((__m128i*)(y + p * pixel), rows[p]);
+}
+
+INLINE void dequantize_square(const uint8_t* x, int64_t pixel, float* planes, int64_t plane, float scale, int32_t zero) {
+    __m128i rows[SQUARE];
+    UNROLL for (int p = 0; p < SQUARE; ++p) rows[p] = _mm_loadu_si128((const __m128i*)(x + p * pixel));
+    transpose_square(rows);
+    alignas(16) uint8_t bytes[SQUARE];
+    UNROLL for (int c = 0; c < SQUARE; ++c) {
+        _mm_store_si128((__m128i*)bytes, rows[c]);
+        UNROLL for (int p = 0; p < SQUARE; p += LANES) {
+            const Vec v = to_float(load_bytes(bytes + p, LANES) - zero) * scale;
+            memcpy(planes + c * plane + p, &v, sizeof v);
+        }
+    }
+}
+#endif
+
 // Some pixels of one plane at a time: their bytes are a column.
 inline void quantize(const float* planes, Pixels y, const int32_t* positions, float scale, ToByte to, int rank,
                      int threads) {
@@ -92,7 +179,13 @@ inline void quantize(const float* planes, Pixels y, const int32_t* positions, fl
 #endif
     for (int64_t p = first; p < end; p += BLOCK) {
         const int count = end - p < BLOCK ? int(end - p) : BLOCK;
-        for (int c = 0; c < y.channels; ++c) {
+        int c = 0;
+#if defined(__AVX2__)
+        for (; !positions && count == BLOCK && c + SQUARE <= y.channels; c += SQUARE)
+            for (int64_t i = p; i < p + BLOCK; i += SQUARE)
+                quantize_square(planes + c * plane + i, plane, y.data + i * y.pixel_stride + c, y.pixel_stride, scale, to);
+#endif
+        for (; c < y.channels; ++c) {
             const float* from = planes + c * plane + p;
             uint8_t bytes[BLOCK];
             int i = 0;
@@ -107,12 +200,26 @@ inline void quantize(const float* planes, Pixels y, const int32_t* positions, fl
 inline void dequantize(Pixels x, float* planes, const int32_t* positions, float scale, int32_t zero, int rank,
                        int threads) {
     const int64_t pixels = int64_t(x.height) * x.width;
-    const Share share = share_of(x.channels, rank, threads);
-    for (int64_t c = share.begin; c < share.end; ++c) {
+    const auto one = [&](int64_t c, int64_t first, int64_t end) {
         const uint8_t* from = x.data + (positions ? positions[c] : c);
-        float* to = planes + c * pixels;
-        for (int64_t p = 0; p < pixels; ++p) to[p] = float(from[p * x.pixel_stride] - zero) * scale;
+        for (int64_t p = first; p < end; ++p) planes[c * pixels + p] = float(from[p * x.pixel_stride] - zero) * scale;
+    };
+#if defined(__AVX2__)
+    if (!positions) {
+        const int64_t squares = x.channels / SQUARE, whole = pixels / SQUARE * SQUARE;
+        const Share share = share_of(squares + 1, rank, threads);  // the last has what is left of the channels
+        for (int64_t square = share.begin; square < share.end; ++square) {
+            const int64_t first = square * SQUARE, end = square < squares ? first + SQUARE : x.channels;
+            for (int64_t p = 0; square < squares && p < whole; p += SQUARE)
+                dequantize_square(x.data + p * x.pixel_stride + first, x.pixel_stride, planes + first * pixels + p, pixels,
+                                  scale, zero);
+            for (int64_t c = first; c < end; ++c) one(c, square < squares ? whole : 0, pixels);
+        }
+        return;
     }
+#endif
+    const Share share = share_of(x.channels, rank, threads);
+    for (int64_t c = share.begin; c < share.end; ++c) one(c, 0, pixels);
 }
 
 // Vectors of channels that lie together.
@@ -153,6 +260,30 @@ inline void rescale(Pixels x, const int32_t* from, const float* scale, const flo
             if (add) v += to_float(load_bytes(add + c, lanes)) * other_scale;
             store_bytes(out + c, to_byte(v, to), lanes);
         }
+    }
+}
+
+inline void look_up(const uint8_t* table, Pixels x, Pixels y, int rank, int threads) {
+    const Share rows = share_of(y.height, rank, threads);
+    const bool is_dense = x.pixel_stride == x.channels && y.pixel_stride == y.channels;
+    const int64_t pixels = (rows.end - rows.begin) * y.width, runs = is_dense ? pixels > 0 : pixels;
+    const int64_t count = is_dense ? pixels * y.channels : y.channels, first = rows.begin * y.width;
+    for (int64_t run = first; run < first + runs; ++run) {
+        const uint8_t* const from = x.data + run * x.pixel_stride;
+        uint8_t* const to = y.data + run * y.pixel_stride;
+        int64_t i = 0;
+#if defined(__AVX512VBMI__)
+        __m512i quarters[4];
+        for (int quarter = 0; quarter < 4; ++quarter) quarters[quarter] = _mm512_loadu_si512(table + 64 * quarter);
+        for (; i < count; i += 64) {
+            const __mmask64 there = count - i < 64 ? (uint64_t{1} << (count - i)) - 1 : ~uint64_t{0};
+            const __m512i bytes = _mm512_maskz_loadu_epi8(there, from + i);
+            const __m512i low = _mm512_permutex2var_epi8(quarters[0], bytes, quarters[1]);
+            const __m512i high = _mm512_permutex2var_epi8(quarters[2], bytes, quarters[3]);
+            _mm512_mask_storeu_epi8(to + i, there, _mm512_mask_blend_epi8(_mm512_movepi8_mask(bytes), low, high));
+        }
+#endif
+        for (; i < count; ++i) to[i] = table[from[i]];
     }
 }
 

@@ -19,8 +19,11 @@ extern const ByteKernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::chosen_bytes,
     DGCONV_ISA::choose,
     DGCONV_ISA::pack_chosen,
+    DGCONV_ISA::folded_bytes,
+    DGCONV_ISA::note_gates,
+    DGCONV_ISA::fold,
     DGCONV_ISA::conv_scratch_bytes,
-    DGCONV_ISA::conv,
+    DGCONV_ISA::convolve,
     DGCONV_ISA::sum_pixels,
     DGCONV_ISA::means,
     DGCONV_ISA::generate,
@@ -28,6 +31,7 @@ extern const ByteKernels DGCONV_JOIN(DGCONV_ISA, _kernels) = {
     DGCONV_ISA::dequantize,
     DGCONV_ISA::rescale,
     DGCONV_ISA::pool,
+    DGCONV_ISA::look_up,
     DGCONV_ISA::mean_row,
 };
 

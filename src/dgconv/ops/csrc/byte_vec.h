@@ -22,7 +22,7 @@
 
 namespace dgconv::DGCONV_ISA {
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(DGCONV_TILES)
 constexpr int LANES = 16, SUMS = 28, REGISTERS = 32;  // SUMS: vectors of them that fit, beside what they are made of
 #elif defined(__AVX2__)
 constexpr int LANES = 8, SUMS = 12, REGISTERS = 16;
@@ -68,6 +68,20 @@ INLINE Four spread(const uint8_t* from) {
 }
 INLINE __m256i load_weights(const Weight* from) { return _mm256_loadu_si256((const __m256i*)from); }
 INLINE IntVec dot(IntVec sum, Four x, __m256i w) { return sum + (IntVec)_mm256_madd_epi16(x, w); }
+#elif defined(DGCONV_TILES)
+// For tests, what tiles share with vectors of AVX-512.
+typedef int8_t Weight;
+constexpr int GROUP = 4;
+struct Four {
+    uint8_t bytes[GROUP];
+};
+typedef const Weight* WeightsInPlace;
+INLINE Four spread(const uint8_t* from) { return {{from[0], from[1], from[2], from[3]}}; }
+INLINE WeightsInPlace load_weights(const Weight* from) { return from; }
+INLINE IntVec dot(IntVec sum, Four x, WeightsInPlace w) {
+    for (int i = 0; i < LANES * GROUP; ++i) sum[i / GROUP] += x.bytes[i % GROUP] * w[i];
+    return sum;
+}
 #else
 typedef int32_t Weight;
 constexpr int GROUP = 1;
@@ -130,6 +144,13 @@ INLINE void store_bytes(uint8_t* to, IntVec v, int count) {
 #endif
 }
 
+#if defined(__AVX512VNNI__)
+// Of four vectors that were packed, quarter by quarter.
+INLINE __m512i in_order(__m512i packed) {
+    return _mm512_permutexvar_epi32(_mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0), packed);
+}
+#endif
+
 // Vectors that follow each other, all of them whole.
 template <int VECTORS>
 INLINE void store_bytes(uint8_t* to, const IntVec (&v)[VECTORS]) {
@@ -137,9 +158,7 @@ INLINE void store_bytes(uint8_t* to, const IntVec (&v)[VECTORS]) {
     if constexpr (VECTORS == 4) {
         const __m512i words = _mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]);
         const __m512i more = _mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]);
-        const __m512i places = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-        _mm512_storeu_si512(to, _mm512_permutexvar_epi32(places, _mm512_packus_epi16(words, more)));
-        return;
+        return _mm512_storeu_si512(to, in_order(_mm512_packus_epi16(words, more)));
     }
 #endif
     UNROLL for (int i = 0; i < VECTORS; ++i) store_bytes(to + i * LANES, v[i], LANES);

@@ -159,7 +159,7 @@ class Check {
         : program(program), room{0, program.scratch, input_floats, output_floats} {}
 
     Reason step(const Step& step) const {
-        if (!is_within(step.kind, CONV, RESCALE)) return KIND;
+        if (!is_within(step.kind, CONV, BYTE_TABLE)) return KIND;
         if (!has_sound_sizes(step)) return SIZES;
         if (step.kind >= QUANTIZE) return of_bytes(step);
         const bool has_other = step.kind != EXPAND && step.other.place != NOWHERE;
@@ -263,6 +263,9 @@ class Check {
                 if (!bytes.positions && x.channels != y.channels) return SHAPES;
                 if (!bytes.multiplier || !bytes.bias) return POINTER;
                 return are_positions(bytes.positions, y.channels, x.channels) ? SOUND : ORDER;
+            case BYTE_TABLE:
+                if (x.channels != y.channels || x.height != y.height || x.width != y.width) return SHAPES;
+                return bytes.weight ? SOUND : POINTER;
             case BYTE_POOL: {
                 const Window& window = step.window;
                 const bool fits = x.channels == y.channels &&
@@ -282,16 +285,17 @@ class Check {
         if (conv.joined > 1 && conv.joined != byte_kernels().joined_groups(conv)) return ORDER;
         const int64_t scratch = dgconv_scratch_floats(&step);
         if (!is_within(scratch, 0, program.scratch_floats)) return SCRATCH;
-        if (conv.chooses != 2) return SOUND;
+        if (!has_gate(conv)) return SOUND;
         const Gate& gate = step.gate;
         if (gate.channels != conv.in_channels || gate.heads != conv.groups) return GATE;
         const ByteGenerator& bytes = conv.generator;
         const bool has_bytes = bytes.weight1 && bytes.weight2 && bytes.scale, has_floats = gate.weight1 && gate.weight2;
         if (!gate.beta || !(bytes.weight1 ? has_bytes : has_floats)) return POINTER;
         const int64_t most = gate.is_global ? conv.in_channels : gate.keep;
-        if (!is_within(most, 0, conv.most_chosen)) return GATE;
+        if (!is_within(most, 0, conv.most_chosen) || !has_sound_choice(gate, conv.positions)) return GATE;
         if (!is_in_arena(step.gate_memory, Size(dgconv_gate_floats(&gate, 1)))) return GATE;
         if (!is_in_arena(step.choices, Size(dgconv_choice_floats(&conv)))) return GATE;
+        if (folds(conv)) return SOUND;
         const Size chosen = Size(conv.groups) * byte_kernels().chosen_bytes(conv);
         return step.chosen >= 0 && (chosen + step.chosen).is_at_most(program.chosen_bytes) ? SOUND : GATE;
     }
@@ -374,11 +378,33 @@ class Check {
         if ((step.kind == DYNAMIC_CONV) != !!gate.weight1) return GATE;
         if (!gate.weight2 || !gate.beta) return POINTER;
         if (!gate.is_global && !is_within(gate.keep, 0, channels)) return GATE;
+        if (!has_sound_choice(gate, nullptr)) return GATE;
         if (!is_in_arena(step.gate_memory, Size(dgconv_gate_floats(&gate, program.batch)))) return GATE;
         if (step.input_sums < 0) return SOUND;
         const bool has_sums = is_within(step.input_parts, 1, MOST_SIDE) &&
                               is_in_arena(step.input_sums, Size(program.batch) * pooled * step.input_parts);
         return has_sums ? SOUND : SUMS;
+    }
+
+    // Of a gate whose `keep` is up to its channels; in the order of positions, if there are any.
+    static bool has_sound_choice(const Gate& gate, const int32_t* positions) {
+        if (gate.fixed && gate.is_global) return false;
+        for (int32_t head = 0; gate.fixed && head < gate.heads; ++head) {
+            if (!are_ascending(gate.fixed + int64_t(head) * gate.keep, gate.keep, gate.channels, positions)) return false;
+        }
+        return true;
+    }
+
+    static bool are_ascending(const int32_t* chosen, int32_t count, int64_t channels,
+                              const int32_t* positions = nullptr) {
+        int64_t last = -1;
+        for (int32_t i = 0; i < count; ++i) {
+            if (!is_within(chosen[i], 0, channels - 1)) return false;
+            const int64_t place = positions ? positions[chosen[i]] : chosen[i];
+            if (place <= last) return false;
+            last = place;
+        }
+        return true;
     }
 
     Reason selection(const Step& step) const {
@@ -387,10 +413,7 @@ class Check {
         for (int64_t entry = 0; entry < entries; ++entry) {
             const int32_t* chosen = step.fixed.channels + entry * channels;
             const int32_t count = step.fixed.counts[entry];
-            if (!is_within(count, 0, channels)) return SELECTION;
-            for (int32_t i = 0; i < count; ++i) {
-                if (!is_within(chosen[i], i ? chosen[i - 1] + int64_t(1) : 0, channels - 1)) return SELECTION;
-            }
+            if (!is_within(count, 0, channels) || !are_ascending(chosen, count, channels)) return SELECTION;
         }
         return SOUND;
     }
@@ -420,7 +443,7 @@ bool is_sound(const Conv& conv) {
 bool is_sound(const ByteConv& conv) {
     if (!is_within(conv.in_channels, 1, MOST_BYTE_CHANNELS) || !is_within(conv.out_channels, 1, MOST_BYTE_CHANNELS)) return false;
     if (!is_within(conv.groups, 1, conv.out_channels) || conv.out_channels % conv.groups) return false;
-    if (!is_within(conv.chooses, 0, 2) || !is_within(conv.is_depthwise, 0, 1)) return false;
+    if (!is_within(conv.chooses, 0, 3) || !is_within(conv.is_depthwise, 0, 1)) return false;
     if (!is_within(conv.joined, 1, conv.chooses || conv.is_depthwise ? 1 : conv.groups)) return false;
     if (conv.chooses ? !is_within(conv.most_chosen, 0, conv.in_channels) : conv.in_channels % conv.groups != 0) return false;
     const bool is_depthwise = conv.groups == conv.in_channels && conv.groups == conv.out_channels && !conv.chooses;
@@ -448,7 +471,7 @@ bool has_sound_sizes(const Step& step) {
     switch (step.kind) {
         case BYTE_CONV:
             return is_sound(step.bytes) && has_sound_scratch(step.bytes, to) &&
-                   (step.bytes.chooses != 2 || is_sound(step.gate, 1));
+                   (!has_gate(step.bytes) || is_sound(step.gate, 1));
         case BYTE_POOL:
             return is_sound(step.window);
         case POOL:

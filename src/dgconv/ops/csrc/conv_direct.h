@@ -84,12 +84,20 @@ void pixel_tile(const Factors& f, int x_pixel, int first_weight, const Output& o
     const Factor all_x = {f.x.data + x_pixel, f.x.channel, f.x.chosen};
     const Factor weight = {f.weight.data + first_weight, f.weight.channel, f.weight.chosen};
     const int kept = f.kept, taps = IS_ONE_TAP ? 1 : f.taps;
-    for (int index = 0; index < kept; ++index) {
-        const float *x = all_x.at(index), *w = weight.at(index);
-        prefetch<VECTORS>(all_x.at(smaller(index + 4, kept - 1)));
-        lines.fetch();
-        for (int tap = 0; tap < taps; ++tap, w += f.weights_of_tap) {
-            multiply_add<OUTPUTS, VECTORS, 1>(acc, w, IS_ONE_TAP ? x : x + f.tap_offsets[tap]);
+    if (IS_ONE_TAP && !all_x.chosen && !weight.chosen) {  // in equal steps, which the CPU foresees
+        const float *x = all_x.data, *w = weight.data;
+        for (int index = 0; index < kept; ++index, x += all_x.channel, w += weight.channel) {
+            lines.fetch();
+            multiply_add<OUTPUTS, VECTORS, 1>(acc, w, x);
+        }
+    } else {
+        for (int index = 0; index < kept; ++index) {
+            const float *x = all_x.at(index), *w = weight.at(index);
+            prefetch<VECTORS>(all_x.at(smaller(index + 4, kept - 1)));
+            lines.fetch();
+            for (int tap = 0; tap < taps; ++tap, w += f.weights_of_tap) {
+                multiply_add<OUTPUTS, VECTORS, 1>(acc, w, IS_ONE_TAP ? x : x + f.tap_offsets[tap]);
+            }
         }
     }
     output.put_tile(to.output, to.pixel, acc, to.pixels, to.totals);
@@ -192,7 +200,7 @@ class Direct {
     // How many vectors of pixels make the largest tile, its outputs being an equal part of all.
     static int vectors_at_once(int outputs, int pixels) {
         int best = 1, largest = 0;
-        for (int vectors = 1; vectors <= smaller(4, divide_up(pixels, WIDTH)); ++vectors) {
+        for (int vectors = 1; vectors <= smaller(3, divide_up(pixels, WIDTH)); ++vectors) {
             const int tiles = divide_up(outputs, most_outputs(vectors)), size = 64 * vectors * outputs / tiles;
             if (size > largest) best = vectors, largest = size;
         }

@@ -108,9 +108,31 @@ inline bool is_flat(const Conv& conv, const Item& item, const Planes& x, int out
     return is_pointwise(conv) && x.width == out_w && item.first_row + item.rows <= x.height;
 }
 
+// A kernel of one pixel without padding: of each channel only the pixels that it reads.
+INLINE bool picks_pixels(const Conv& conv, const Item& item, const Planes& x, int out_w) {
+    return conv.kernel_h == 1 && conv.kernel_w == 1 && !conv.pad_top && !conv.pad_left && conv.stride_w == 2 &&
+           (item.first_row + item.rows - 1) * conv.stride_h < x.height && (out_w - 1) * conv.stride_w < x.width;
+}
+
+// Every second pixel of some rows; none is read that is not there.
+INLINE void pick_pixels(const Conv& conv, const Item& item, const Prepare& prepare, const float* from, int width,
+                        int out_w, float* to) {
+    from += int64_t(item.first_row) * conv.stride_h * width;
+    for (int row = 0; row < item.rows; ++row, from += int64_t(conv.stride_h) * width, to += out_w) {
+        for (int i = 0; i < out_w; i += WIDTH) {
+            const int reach = smaller(2 * WIDTH, 2 * (out_w - i) - 1);
+            const Vec near = reach < WIDTH ? load_first(from + 2 * i, reach) : load(from + 2 * i);
+            const Vec far = reach <= WIDTH       ? Vec{}
+                            : reach < 2 * WIDTH ? load_first(from + 2 * i + WIDTH, reach - WIDTH)
+                                                : load(from + 2 * i + WIDTH);
+            store(to + i, prepare(shuffle<Even>(near, far)));
+        }
+    }
+}
+
 inline void gather(const Conv& conv, const PaddedPlane& padded, const TapLayout& layout, const Item& item,
                    const Planes& x, float* plane, float* gathered) {
-    const bool flat = is_flat(conv, item, x, layout.width);
+    const bool flat = is_flat(conv, item, x, layout.width), picks = picks_pixels(conv, item, x, layout.width);
     const int last_row = (conv.kernel_h - 1) * conv.dilation_h + (item.rows - 1) * conv.stride_h;
     for (int index = 0; index < item.kept; ++index, gathered += layout.channel) {
         const int channel = item.first_channel + item.channel(index);
@@ -118,6 +140,10 @@ inline void gather(const Conv& conv, const PaddedPlane& padded, const TapLayout&
         const float* from = x.data + item.image * x.image_stride + int64_t(channel) * x.height * x.width;
         if (flat) {
             prepare.copy(from + int64_t(item.first_row) * x.width, gathered, item.pixels);
+            continue;
+        }
+        if (picks) {
+            pick_pixels(conv, item, prepare, from, x.width, layout.width, gathered);
             continue;
         }
         padded.fill(conv, item, x, from, prepare, plane);

@@ -127,7 +127,9 @@ inline Plan make_plan(const Conv& conv, int out_h, int out_w) {
     plan.rows = round_up(divide_up(out_h, plan.chunks), unit);
     plan.chunks = divide_up(out_h, plan.rows);
 
-    plan.blocks = divide_up(plan.outputs, 4 * PANEL);
+    // Where an item gathers much for few multiplications, it has more outputs.
+    const bool gathers_much = plan.form == OUTPUT_LANES && plan.taps == 1 && conv.stride_w > 1;
+    plan.blocks = divide_up(plan.outputs, (gathers_much ? 8 : 4) * PANEL);
     plan.block = smaller(plan.padded_outputs, round_up(divide_up(plan.outputs, plan.blocks), PANEL));
     plan.blocks = divide_up(plan.outputs, plan.block);
     plan.groups = plan.form == TILE_LANES && conv.dynamic ? 1 : conv.groups;

@@ -38,10 +38,9 @@ inline void elementwise(const Norm& norm, int32_t activation, int batch, Planes 
     });
 }
 
-// y = activation(x weight^T + bias), rows of features; bias may be null. A few outputs of all images at a time: each weight is
-// fetched from memory once.
-inline void linear(const float* weight, const float* bias, int32_t activation, int batch, Planes x, Planes y, int rank,
-                   int threads) {
+template <class Weight>
+INLINE void linear_of(const Weight* weight, const float* scale, const float* bias, int32_t activation, int batch, Planes x,
+                      Planes y, int rank, int threads) {
     const int64_t block = 8, blocks = (y.channels + block - 1) / block;
     const Share share = share_of(blocks, rank, threads);
     for (int64_t item = share.begin; item < share.end; ++item) {
@@ -49,11 +48,23 @@ inline void linear(const float* weight, const float* bias, int32_t activation, i
         for (int64_t image = 0; image < batch; image++) {
             float* out = y.data + image * y.image_stride + first;
             multiply(weight + first * x.channels, count, x.data + image * x.image_stride, x.channels, out);
+            if (scale)
+                for (int64_t i = 0; i < count; ++i) out[i] *= scale[first + i];
             if (bias)
                 for (int64_t i = 0; i < count; ++i) out[i] += bias[first + i];
             if (activation != IDENTITY) activate_all(out, count, activation);
         }
     }
+}
+
+// y = activation(x weight^T * scale + bias), rows of features; bias may be null, and so may scale, whose weights are bytes.
+// A few outputs of all images at a time: each weight is fetched from memory once.
+inline void linear(const void* weight, const float* scale, const float* bias, int32_t activation, int batch, Planes x,
+                   Planes y, int rank, int threads) {
+    if (scale)
+        linear_of(static_cast<const int8_t*>(weight), scale, bias, activation, batch, x, y, rank, threads);
+    else
+        linear_of(static_cast<const float*>(weight), scale, bias, activation, batch, x, y, rank, threads);
 }
 
 }  // namespace dgconv::DGCONV_ISA

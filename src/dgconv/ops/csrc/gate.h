@@ -43,9 +43,9 @@ INLINE void add_rows(const float* const* rows, const float* factors, int64_t cha
 
 // W1 p. The rows of W2 that its positive units will read are fetched from memory beside it.
 INLINE void find_hidden(const Gate& gate, int64_t head, const float* means, float* hidden) {
-    const int64_t channels = gate.channels, first_row = head * gate.hidden * channels;
-    const float *row = gate.weight1 + first_row, *later = gate.weight2 + first_row, *fetched = row;
-    for (int64_t unit = 0; unit < gate.hidden; ++unit, row += channels, later += channels) {
+    const int64_t channels = gate.channels, scored = scored_channels(gate), first = head * gate.hidden;
+    const float *row = gate.weight1 + first * channels, *later = gate.weight2 + first * scored, *fetched = row;
+    for (int64_t unit = 0; unit < gate.hidden; ++unit, row += channels, later += scored) {
         hidden[unit] = dot(row, means, channels, fetched);
         fetched = hidden[unit] > 0 ? later : row;
     }
@@ -53,7 +53,7 @@ INLINE void find_hidden(const Gate& gate, int64_t head, const float* means, floa
 
 // Units that the relu set to zero add nothing: half of W2 is not even read.
 INLINE void score_channels(const Gate& gate, int64_t head, const float* hidden, float* saliency) {
-    const int64_t channels = gate.channels;
+    const int64_t channels = scored_channels(gate);
     std::memcpy(saliency, gate.beta + head * channels, channels * sizeof(float));
     constexpr int AT_ONCE = 16;  // memory answers faster if it is asked for many rows
     const float* rows[AT_ONCE];
@@ -77,10 +77,10 @@ inline int64_t gate_scratch_floats(const Gate& gate) {
     return gate.channels + (gate.hidden > WIDTH ? gate.hidden : WIDTH);
 }
 
-// saliency [B, H, C] from sums [B, pooled channels, parts] over planes of `pixels`.
+// saliency [B, H, scored channels] from sums [B, pooled channels, parts] over planes of `pixels`.
 inline void generate(const Gate& gate, int batch, const float* sums, int parts, float pixels, float* saliency,
                      float* scratch, int rank, int threads) {
-    const int64_t channels = gate.channels, pooled = gate.weight1 ? channels : gate.hidden;
+    const int64_t channels = gate.channels, scored = scored_channels(gate), pooled = gate.weight1 ? channels : gate.hidden;
     float *means = scratch, *hidden = gate.weight1 ? scratch + channels : means;
     int64_t image_of_means = -1;
     const Share share = share_of(int64_t(batch) * gate.heads, rank, threads);
@@ -92,7 +92,7 @@ inline void generate(const Gate& gate, int batch, const float* sums, int parts, 
             image_of_means = image;
         }
         if (gate.weight1) find_hidden(gate, head, means, hidden);
-        score_channels(gate, head, hidden, saliency + item * channels);
+        score_channels(gate, head, hidden, saliency + item * scored);
     }
 }
 
@@ -127,19 +127,31 @@ struct Border {
     int32_t key, last;
 };
 
-// The greatest border that at least `keep` keys reach, found bit by bit.
+// The greatest border that at least `keep` keys reach. Between two borders, of which one is reached by too many and one
+// by too few, it is guessed in proportion, and halved in between where a guess is far off.
 INLINE Border find_border(const int32_t* keys, int32_t channels, int32_t keep) {
     if (keep >= channels) return {INT32_MIN, channels - 1};
-    uint32_t border = 0;  // counts up from INT32_MIN
-    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
-        const int32_t candidate = int32_t((border | bit) ^ (1u << 31));
-        const int32_t passing = count_at_least(candidate, keys, channels);
-        if (passing == keep) return {candidate, channels - 1};
-        if (passing > keep) border |= bit;
+    int32_t least = keys[0], greatest = keys[0];
+    for (int32_t c = 1; c < channels; ++c) {
+        least = keys[c] < least ? keys[c] : least;
+        greatest = keys[c] > greatest ? keys[c] : greatest;
     }
-    const int32_t key = int32_t(border ^ (1u << 31));
+    int64_t low = least, high = int64_t(greatest) + 1;
+    int64_t reach_low = channels, reach_high = 0;
+    for (bool guess = true; high - low > 1; guess = !guess) {
+        const int64_t share = guess ? (high - low) * (reach_low - keep) / (reach_low - reach_high) : (high - low) / 2;
+        const int64_t candidate = low + (share < 1 ? 1 : share < high - low ? share : high - low - 1);
+        const int32_t reaching = count_at_least(int32_t(candidate), keys, channels);
+        if (reaching == keep) return {int32_t(candidate), channels - 1};
+        if (reaching > keep) {
+            low = candidate, reach_low = reaching;
+        } else {
+            high = candidate, reach_high = reaching;
+        }
+    }
+    const int32_t key = int32_t(low);
     int32_t last = -1;
-    for (int32_t ties = keep - count_at_least(key + 1, keys, channels); ties > 0; ties -= keys[last] == key) ++last;
+    for (int64_t ties = keep - reach_high; ties > 0; ties -= keys[last] == key) ++last;
     return {key, last};
 }
 
@@ -179,6 +191,13 @@ inline void select(const Gate& gate, int batch, const float* saliency, int32_t* 
     int32_t* keys = reinterpret_cast<int32_t*>(scratch);
     const Share share = share_of(int64_t(batch) * gate.heads, rank, threads);
     for (int64_t item = share.begin; item < share.end; ++item) {
+        if (gate.fixed) {
+            const int32_t* const choice = gate.fixed + item % gate.heads * gate.keep;
+            std::memcpy(kept + item * channels, choice, gate.keep * sizeof *choice);
+            std::memcpy(gates + item * channels, saliency + item * gate.keep, gate.keep * sizeof *gates);
+            counts[item] = gate.keep;
+            continue;
+        }
         const float* scores = saliency + item * channels;
         Border border{1, channels - 1};
         if (gate.is_global) {

@@ -90,11 +90,15 @@ struct Resize {
 // Without W1, p is the mean of the magnitudes of `hidden` channels, and s = W2 p + beta scores others: outputs.
 // head-wise: the `keep` greatest, the lowest index winning a tie, NaN ranking last and -0 equal to 0.
 // global (signed): those with |s| >= threshold; NaN never passes.
+// fixed: head h keeps the channels fixed[h], whatever their scores, and no others are scored: C of W2 and beta is `keep`.
 struct Gate {
     int32_t channels, heads, hidden;
     const float *weight1, *weight2, *beta;  // [H, hidden, C]; [H, hidden, C], that is W2 transposed; [H, C]
     int32_t is_global, keep;
     float threshold;
+    const int32_t* fixed;  // [H, keep], ascending (of bytes: by their positions), or null
 };
+
+inline int32_t scored_channels(const Gate& gate) { return gate.fixed ? gate.keep : gate.channels; }
 
 }  // namespace dgconv

@@ -42,6 +42,7 @@ const Entry entries[] = {
 
     STRUCT(Gate), FIELD(Gate, channels), FIELD(Gate, heads), FIELD(Gate, hidden), FIELD(Gate, weight1),
     FIELD(Gate, weight2), FIELD(Gate, beta), FIELD(Gate, is_global), FIELD(Gate, keep), FIELD(Gate, threshold),
+    FIELD(Gate, fixed),
 
     STRUCT(View), FIELD(View, offset), FIELD(View, image_stride), FIELD(View, place), FIELD(View, channels),
     FIELD(View, height), FIELD(View, width),
@@ -64,7 +65,8 @@ const Entry entries[] = {
 
     STRUCT(Step), FIELD(Step, kind), FIELD(Step, activation), FIELD(Step, input), FIELD(Step, output),
     FIELD(Step, other), FIELD(Step, factor), FIELD(Step, conv), FIELD(Step, expansion), FIELD(Step, gate), FIELD(Step, fixed),
-    FIELD(Step, before), FIELD(Step, window), FIELD(Step, resize), FIELD(Step, epsilon), FIELD(Step, weight), FIELD(Step, bias), FIELD(Step, order),
+    FIELD(Step, before), FIELD(Step, window), FIELD(Step, resize), FIELD(Step, epsilon), FIELD(Step, weight),
+    FIELD(Step, scale), FIELD(Step, bias), FIELD(Step, order),
     FIELD(Step, output_sums), FIELD(Step, input_sums), FIELD(Step, input_parts), FIELD(Step, regions_end),
     FIELD(Step, gate_memory), FIELD(Step, input_winners),
     FIELD(Step, byte_input), FIELD(Step, byte_output), FIELD(Step, byte_other), FIELD(Step, bytes),

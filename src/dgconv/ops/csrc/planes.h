@@ -113,8 +113,21 @@ INLINE float dot(const float* row, const float* x, int64_t count, const float* f
 
 INLINE float dot(const float* row, const float* x, int64_t count) { return dot(row, x, count, row); }
 
+// The same of bytes.
+INLINE float dot(const int8_t* row, const float* x, int64_t count) {
+    Vec sum[4] = {};
+    int64_t i = 0;
+    for (; i + 4 * WIDTH <= count; i += 4 * WIDTH)
+        UNROLL for (int k = 0; k < 4; ++k) sum[k] += load_signed(row + i + k * WIDTH) * load(x + i + k * WIDTH);
+    for (; i + WIDTH <= count; i += WIDTH) sum[0] += load_signed(row + i) * load(x + i);
+    float total = sum_lanes((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    for (; i < count; ++i) total += row[i] * x[i];
+    return total;
+}
+
 // A matrix [count_rows, count], row by row, times a vector.
-INLINE void multiply(const float* matrix, int64_t count_rows, const float* x, int64_t count, float* out) {
+template <class Number>
+INLINE void multiply(const Number* matrix, int64_t count_rows, const float* x, int64_t count, float* out) {
     for (int64_t row = 0; row < count_rows; ++row) out[row] = dot(matrix + row * count, x, count);
 }
 

@@ -132,7 +132,7 @@ class Worker {
                 });
             case LINEAR:
                 return run_stage(COMPUTING, [&](int share, int shares) {
-                    kernels.linear(step->weight, step->bias, step->activation, batch, x, y, share, shares);
+                    kernels.linear(step->weight, step->scale, step->bias, step->activation, batch, x, y, share, shares);
                 });
             case ELEMENTWISE:
                 return run_stage(COMPUTING, [&](int share, int shares) {
@@ -161,7 +161,7 @@ class Worker {
             const Pixels x = pixels(step->byte_input, image), y = pixels(step->byte_output, image);
             const Pixels other = pixels(step->byte_other, image);
             const Pixels* maybe_other = step->byte_other.place == NOWHERE ? nullptr : &other;
-            if (step->kind == BYTE_CONV && step->bytes.chooses == 2) choose(x);
+            if (step->kind == BYTE_CONV && has_gate(step->bytes)) choose(x);
             run_stage(COMPUTING, [&](int share, int shares) { compute_bytes(image, x, y, maybe_other, share, shares); });
         }
     }
@@ -171,9 +171,8 @@ class Worker {
         const Planes from = planes(step->input), to = planes(step->output);
         switch (step->kind) {
             case BYTE_CONV: {
-                const bool has_gate = conv.chooses == 2;
-                const void* choices = has_gate ? choices_of(conv) : conv.choices;
-                const void* packed = has_gate ? chosen + step->chosen : end_of_choices(conv);
+                const void* choices = has_gate(conv) ? choices_of(conv) : conv.choices;
+                const void* packed = has_gate(conv) ? chosen + step->chosen : end_of_choices(conv);
                 return byte_kernels.conv(conv, choices, packed, x, y, other, scratch, &ahead, share, shares);
             }
             case QUANTIZE:
@@ -190,23 +189,26 @@ class Worker {
             case BYTE_MEAN:
                 return byte_kernels.mean_row(x, conv.positions, conv.input_scale, conv.input_zero,
                                              to.data + image * to.image_stride, share, shares);
+            case BYTE_TABLE:
+                return byte_kernels.look_up(static_cast<const uint8_t*>(conv.weight), x, y, share, shares);
             case RESCALE:
                 return byte_kernels.rescale(x, conv.positions, conv.multiplier, conv.bias, other, conv.residual_scale,
                                             y, conv.result, share, shares);
         }
     }
 
-    // Sums of the channels, then the choice of each head, and the weights of what it chose.
+    // Sums of the channels, then the choice of each head, and the weights for it.
     void choose(const Pixels& x) {
         const ByteConv& conv = step->bytes;
         const Gate& gate = step->gate;
         const GateMemory memory(in_arena(step->gate_memory), gate.channels, gate.heads, 1);
         int32_t* const sums = reinterpret_cast<int32_t*>(in_arena(step->choices));
-        run_stage(POOLING, [&](int share, int shares) { byte_kernels.sum_pixels(x, SUM_PARTS, sums, share, shares); });
+        const int parts = crew.threads() < SUM_PARTS ? crew.threads() : SUM_PARTS;
+        run_stage(POOLING, [&](int share, int shares) { byte_kernels.sum_pixels(x, parts, sums, share, shares); });
         run_stage(SELECTING, [&](int share, int shares) {
             const auto begun = now();
             float* const means = scratch;
-            byte_kernels.means(conv, SUM_PARTS, sums, int64_t(x.height) * x.width, means);
+            byte_kernels.means(conv, parts, sums, int64_t(x.height) * x.width, means);
             float* const rest = scratch + whole_cache_lines(conv.in_channels);
             if (conv.generator.weight1)
                 byte_kernels.generate(gate, conv.generator, means, memory.saliency, rest, share, shares);
@@ -216,14 +218,21 @@ class Worker {
             kernels.select(gate, 1, memory.saliency, memory.channels, memory.gates, memory.counts, rest, share, shares);
             const int64_t begin = int64_t(gate.heads) * share / shares, end = int64_t(gate.heads) * (share + 1) / shares;
             for (int64_t head = begin; head < end; ++head) {
+                const int32_t *channels = memory.channels + head * gate.channels, count = memory.counts[head];
+                const float* gates = memory.gates + head * gate.channels;
+                if (folds(conv)) {
+                    byte_kernels.note_gates(conv, int32_t(head), channels, gates, count, choices_of(conv));
+                    continue;
+                }
                 void* const choice = choices_of(conv) + head * byte_kernels.choice_bytes(conv);
-                byte_kernels.choose(conv, memory.channels + head * gate.channels, memory.gates + head * gate.channels,
-                                    memory.counts[head], choice);
+                byte_kernels.choose(conv, channels, gates, count, choice);
                 byte_kernels.pack_chosen(conv, int32_t(head), choice,
                                          chosen + step->chosen + head * byte_kernels.chosen_bytes(conv));
             }
             if (watch.runs()) watch.spent(stage, generated - begun, now() - generated);
         });
+        if (!folds(conv)) return;
+        run_stage(SELECTING, [&](int share, int shares) { byte_kernels.fold(conv, choices_of(conv), share, shares); });
     }
 
     char* choices_of(const ByteConv& conv) const {
@@ -295,8 +304,9 @@ DGCONV_EXPORT int64_t dgconv_gate_floats(const Gate* gate, int32_t batch) {
 
 DGCONV_EXPORT int64_t dgconv_choice_floats(const ByteConv* conv) {
     if (!is_sound(*conv)) return -1;
-    return whole_cache_lines(int64_t(SUM_PARTS) * conv->in_channels) +
-           whole_cache_lines((conv->groups * byte_kernels().choice_bytes(*conv) + 3) / 4);
+    const ByteKernels& table = byte_kernels();
+    const int64_t bytes = folds(*conv) ? table.folded_bytes(*conv) : conv->groups * table.choice_bytes(*conv);
+    return whole_cache_lines(int64_t(SUM_PARTS) * conv->in_channels) + whole_cache_lines((bytes + 3) / 4);
 }
 
 DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
@@ -307,7 +317,7 @@ DGCONV_EXPORT int64_t dgconv_scratch_floats(const Step* step) {
         const ByteView &from = step->byte_input, &to = step->byte_output;
         const int64_t floats =
             (byte_kernels().conv_scratch_bytes(conv, from.height, from.width, to.height, to.width) + 3) / 4;
-        if (conv.chooses != 2) return floats;
+        if (!has_gate(conv)) return floats;
         const int64_t gate = whole_cache_lines(conv.in_channels) + kernels().gate_scratch_floats(step->gate);
         return floats > gate ? floats : gate;
     }

@@ -27,7 +27,8 @@ struct ByteView {
 enum StepKind : int32_t {
     CONV = 0, DYNAMIC_CONV = 1, POOL = 2, GLOBAL_POOL = 3, LINEAR = 4, ELEMENTWISE = 5, EXPAND = 6, WINNERS_CONV = 7,
     LAYER_NORM = 8, RESIZE = 9, PAD = 10,
-    QUANTIZE = 11, DEQUANTIZE = 12, BYTE_CONV = 13, BYTE_POOL = 14, BYTE_MEAN = 15, RESCALE = 16
+    QUANTIZE = 11, DEQUANTIZE = 12, BYTE_CONV = 13, BYTE_POOL = 14, BYTE_MEAN = 15, RESCALE = 16,
+    BYTE_TABLE = 17
 };
 
 // One fused operation; which fields matter depends on the kind. Offsets are into the arena, in floats, -1 for none.
@@ -45,7 +46,8 @@ struct Step {
     Window window;               // POOL; of PAD what lies above and to the left
     Resize resize;               // RESIZE
     float epsilon;               // LAYER_NORM
-    const float *weight, *bias;  // LINEAR: [C', C], [C'] or null
+    const void* weight;          // LINEAR: floats [C', C], or if there is a scale signed bytes
+    const float *scale, *bias;   // ... [C'] or null
     const int32_t* order;        // ELEMENTWISE: channels of the input, one for each of the output; null for the same
     int64_t output_sums;         // convolutions: where to leave partial sums of the output, for a later gate
     int64_t input_sums;          // what has a gate: the sums [B, C, input_parts] that the step before left; if there are
@@ -55,7 +57,8 @@ struct Step {
     int64_t input_winners;       // WINNERS_CONV, dynamic: gate_memory of the step whose winners are all that it reads
     ByteView byte_input, byte_output, byte_other;  // what has bytes in the place of input, output, other
     ByteConv bytes;              // BYTE_CONV. QUANTIZE, DEQUANTIZE, BYTE_MEAN: input_scale, input_zero, result, positions;
-                                 //   RESCALE: multiplier, bias, residual_scale, result, positions; BYTE_POOL: input_zero.
+                                 //   RESCALE: multiplier, bias, residual_scale, result, positions; BYTE_POOL: input_zero;
+                                 //   BYTE_TABLE: weight, 256 bytes.
                                  //   The positions of BYTE_MEAN are the channels at each place
     int64_t choices;             // BYTE_CONV with a gate: room for sums and choices, dgconv_choice_floats of them
     int64_t chosen;              // ... and bytes from the start of what is kept from run to run, for its weights

@@ -38,7 +38,8 @@ struct ByteConv {
     int32_t in_channels, out_channels;
     int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
     int32_t groups;
-    int32_t chooses;            // 0: blocks of inputs; 1: choices made beforehand; 2: the gate of each image chooses
+    int32_t chooses;            // 0: blocks of inputs; 1: choices made beforehand; 2: the gate of each image chooses; 3: it
+                                //   does, and its gates go into the weights
     int32_t most_chosen;        // channels of a choice, at most
     int32_t is_depthwise;
     int32_t joined;             // groups that share a vector, as joined_groups said; or 1
@@ -51,8 +52,11 @@ struct ByteConv {
     float input_scale;          // for the means that a gate looks at
     const int32_t* positions;   // [C]: where each channel, as the gate and joined groups count, lies in a pixel; null: there
     const void* choices;        // chooses == 1: [groups], choice_bytes each, and below their weights
-    ByteGenerator generator;    // chooses == 2
+    ByteGenerator generator;    // of a gate
 };
+
+inline bool has_gate(const ByteConv& conv) { return conv.chooses >= 2; }
+inline bool folds(const ByteConv& conv) { return conv.chooses == 3; }
 
 struct ByteKernels {
     const char* name;
@@ -69,6 +73,13 @@ struct ByteKernels {
     void (*choose)(const ByteConv&, const int32_t* channels, const float* gates, int32_t count, void* choice);
     // Packs the weights of a choice unless they are packed already: `chosen` begins with what it was made for.
     void (*pack_chosen)(const ByteConv&, int32_t group, const void* choice, void* chosen);
+
+    // Of gates that go into the weights: room for what becomes of them, which `conv` takes as `choices`; the gates of a head,
+    // channels as in `choose`; and then, once all heads are there, the weights.
+    int64_t (*folded_bytes)(const ByteConv&);
+    void (*note_gates)(const ByteConv&, int32_t head, const int32_t* channels, const float* gates, int32_t count,
+                       void* folded);
+    void (*fold)(const ByteConv&, void* folded, int rank, int threads);
 
     int64_t (*conv_scratch_bytes)(const ByteConv&, int32_t in_h, int32_t in_w, int32_t out_h, int32_t out_w);
     // One image. `choices` and `chosen`: of all groups, or null.
@@ -93,15 +104,17 @@ struct ByteKernels {
                     float other_scale, Pixels y, ToByte, int rank, int threads);
     void (*pool)(int32_t is_max, int32_t kernel_h, int32_t kernel_w, int32_t stride_h, int32_t stride_w,
                  int32_t pad_top, int32_t pad_left, int32_t zero, Pixels x, Pixels y, int rank, int threads);
+    // y = table[x], of 256 bytes.
+    void (*look_up)(const uint8_t* table, Pixels x, Pixels y, int rank, int threads);
     // row[order[c]] = (mean of the bytes c - zero) * scale.
     void (*mean_row)(Pixels x, const int32_t* order, float scale, int32_t zero, float* row, int rank, int threads);
 };
 
-extern const ByteKernels byte_avx512_vbmi2_kernels, byte_avx512_vnni_kernels, byte_avx_vnni_kernels,
-    byte_avx2_kernels, byte_portable_kernels;
+extern const ByteKernels byte_avx512_amx_kernels, byte_avx512_vbmi2_kernels, byte_avx512_vnni_kernels,
+    byte_avx_vnni_kernels, byte_avx2_kernels, byte_portable_kernels;
 
 const ByteKernels& byte_kernels();
 
-constexpr int32_t SUM_PARTS = 8;  // into which the rows of an image are cut, to be added up by several threads
+constexpr int32_t SUM_PARTS = 8;  // into which the rows of an image are cut at most, to be added up by several threads
 
 }  // namespace dgconv

@@ -50,7 +50,7 @@ class Stopwatch {
     }
 
    private:
-    static constexpr int64_t MOST_STAGES = 3;  // of a step: pooling, the gate, computing; of bytes, for each image
+    static constexpr int64_t MOST_STAGES = 4;  // of a step: pooling, the gate, folding, computing; of bytes, for each image
 
     struct Noted {
         Clock::time_point end;

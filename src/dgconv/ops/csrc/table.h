@@ -41,8 +41,8 @@ struct Kernels {
     void (*pool)(const Window&, const Norm&, int batch, Planes x, Planes y, float* scratch, int rank, int threads);
     void (*elementwise)(const Norm&, int32_t activation, int batch, Planes x, const int32_t* order, const Planes* factor,
                         const Planes* other, Planes y, int rank, int threads);
-    void (*linear)(const float* weight, const float* bias, int32_t activation, int batch, Planes x, Planes y, int rank,
-                   int threads);
+    void (*linear)(const void* weight, const float* scale, const float* bias, int32_t activation, int batch, Planes x,
+                   Planes y, int rank, int threads);
     // Each pixel by the mean and the variance of its channels, then the norm's scale and shift.
     void (*layer_norm)(const Norm&, float epsilon, int batch, Planes x, Planes y, int rank, int threads);
     int64_t (*resize_scratch_floats)(const Planes& x, const Planes& y);
@@ -63,7 +63,28 @@ struct Kernels {
                                    float* scratch);
 };
 
+// The same training in bfloat16, where a CPU multiplies it; see sparse_tiles.h. Planes are of bfloat16.
+struct TileKernels {
+    bool is_there;
+
+    int64_t (*scratch_bytes)(const Conv&, int64_t most_kept, const Planes& x, const Planes& y);
+    void (*transpose)(int64_t rows, int64_t columns, const uint16_t* from, uint16_t* to);
+    int64_t (*rows_words)(const Conv&);
+    void (*pack_rows)(const Conv&, int64_t head, const uint16_t* weight, uint16_t* rows);
+    void (*unpack_sums)(const Conv&, int64_t head, const float* sums, uint16_t* weight);
+    void (*forward)(const Conv&, const Selection&, int64_t image, int64_t head, const Planes& x, const Planes& y,
+                    const uint16_t* rows, bool by_tap, char* scratch);
+    void (*backward_input)(const Conv&, const Selection&, int64_t most_kept, int64_t image, const Planes& grad,
+                           const Planes& x, const Planes& grad_x, const uint16_t* rows, bool by_tap,
+                           float* grad_gates, char* scratch);
+    void (*backward_weight)(const Conv&, const Selection&, int64_t most_kept, int64_t batch, int64_t head,
+                            int64_t part, int64_t parts, const Planes& grad, const Planes& x, float* sums,
+                            bool by_tap, char* scratch);
+    void (*means)(int64_t channels, int64_t pixels, bool by_pixel, const uint16_t* x, float* means);
+};
+
 extern const Kernels avx512_kernels, avx2_kernels, portable_kernels;
+extern const TileKernels sparse_amx_kernels, sparse_bf16_kernels;
 
 // The table in use: the best the CPU has, unless dgconv_select_isa chose another.
 const Kernels& kernels();

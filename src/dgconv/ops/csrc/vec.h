@@ -33,6 +33,17 @@ typedef float LooseVec __attribute__((vector_size(4 * WIDTH), aligned(4), may_al
 typedef int32_t IntVec __attribute__((vector_size(4 * WIDTH), may_alias));
 
 INLINE Vec load(const float* from) { return *reinterpret_cast<const LooseVec*>(from); }
+INLINE Vec load_signed(const int8_t* from) {
+#if DGCONV_VECTOR_FLOATS == 16
+    return (Vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+#elif DGCONV_VECTOR_FLOATS == 8
+    return (Vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from)));
+#else
+    Vec v;
+    for (int i = 0; i < WIDTH; ++i) v[i] = from[i];
+    return v;
+#endif
+}
 INLINE void store(float* to, Vec v) { *reinterpret_cast<LooseVec*>(to) = v; }
 INLINE Vec splat(float x) { return x - Vec{}; }  // x - 0 is x, also for -0
 
