@@ -55,28 +55,35 @@ class Agreement:
 
 def agreement(one: PreparedModel, other: PreparedModel, images: Tensor) -> Agreement:
     """Compares two prepared forms of one network, such as float32 and int8, on images [N, C, height, width]."""
-    gated = [list(_gated(model.graph)) for model in (one, other)]
-    if len(gated[0]) != len(gated[1]):
+    gates = [list(gated(model.graph)) for model in (one, other)]
+    if len(gates[0]) != len(gates[1]):
         raise UserError(
-            f"the two are not forms of one network: they have {len(gated[0])} and {len(gated[1])} dynamic convolutions"
+            f"the two are not forms of one network: they have {len(gates[0])} and {len(gates[1])} dynamic convolutions"
         )
     with torch.no_grad():
         results = [_by_parts(model, images) for model in (one, other)]
-        layers = tuple(_compare(first, second, images) for first, second in zip(gated[0], gated[1], strict=True))
+        layers = tuple(_compare(first, second, images) for first, second in zip(gates[0], gates[1], strict=True))
     flipped = float((results[0].argmax(1) != results[1].argmax(1)).float().mean())
     distance = float((results[0] - results[1]).square().mean().sqrt() / results[0].std().clamp_min(1e-12))
     return Agreement(len(images), flipped, distance, layers)
 
 
 @dataclass(frozen=True)
-class _Gated:
+class Gated:
+    """A gate, the number of its step, and the network up to it."""
+
+    index: int
     layer: str
     gate: GateSpec
     means: PreparedModel  # from images to what the generator is given
 
+    def select(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The saliencies, [N, H, C], and which channels each head keeps."""
+        return torch_steps.select(self.gate, _by_parts(self.means, images))
 
-def _gated(graph: Graph) -> Iterator[_Gated]:
-    """Every gate, and the network up to it."""
+
+def gated(graph: Graph) -> Iterator[Gated]:
+    """Every gate of a network."""
     for index, step in enumerate(graph.steps):
         if not isinstance(step, Conv | ByteConv) or step.gate is None:
             continue
@@ -86,15 +93,15 @@ def _gated(graph: Graph) -> Iterator[_Gated]:
         else:
             mean = GlobalPool(step.input, end, step.before)
         cut = replace(graph, steps=[*graph.steps[:index], mean], output=end)
-        yield _Gated(step.label, step.gate, PreparedModel(cut))
+        yield Gated(index, step.label, step.gate, PreparedModel(cut))
 
 
 def _by_parts(model: PreparedModel, images: Tensor) -> Tensor:
     return torch.cat([model(part) for part in images.split(AT_ONCE)])
 
 
-def _compare(one: _Gated, other: _Gated, images: Tensor) -> LayerAgreement:
-    kept = [torch_steps.select(form.gate, _by_parts(form.means, images))[1] for form in (one, other)]
+def _compare(one: Gated, other: Gated, images: Tensor) -> LayerAgreement:
+    kept = [form.select(images)[1] for form in (one, other)]
     both, either = (kept[0] & kept[1]).sum(-1), (kept[0] | kept[1]).sum(-1)
     overlap = torch.where(either > 0, both / either.clamp_min(1), 1.0)
     return LayerAgreement(one.layer, float((both == either).float().mean()), float(overlap.mean()))

@@ -34,7 +34,8 @@ class Norm:
 class GateSpec:
     """Generator and gate of a dynamic convolution, as in :mod:`dgconv.layers`.
 
-    With a ``scale`` the weights are int8: ``weight2 @ (scale * relu(weight1 @ p)) + bias``.
+    With a ``scale`` the weights are int8: ``weight2 @ (scale * relu(weight1 @ p)) + bias``. With a ``fixed`` choice
+    each head keeps those channels of every image, and scores no others: C of ``weight2`` and ``bias`` is ``keep``.
     """
 
     weight1: Tensor  # [H, hidden, C]
@@ -43,6 +44,7 @@ class GateSpec:
     keep: int | None = None  # head-wise: channels kept
     threshold: float | None = None  # global: smallest abs(saliency) kept
     scale: Tensor | None = None  # [H, hidden]
+    fixed: list[list[int]] | None = None  # ascending, for each head
 
 
 @dataclass
@@ -116,7 +118,10 @@ class GlobalPool:
 
 @dataclass
 class Linear:
-    """``activation(weight @ x + bias)`` of rows; of planes of one pixel, it is a convolution."""
+    """``activation(weight @ x + bias)`` of rows; of planes of one pixel, it is a convolution.
+
+    With a ``scale`` the weights are bytes, signed, and those of an output count so many times as much.
+    """
 
     input: str
     output: str
@@ -124,6 +129,7 @@ class Linear:
     bias: Tensor | None = None
     activation: Activation = "identity"
     label: str = ""
+    scale: Tensor | None = None  # [C']
 
 
 @dataclass
@@ -247,7 +253,7 @@ class ByteConv:
 
     The sum is that of weights and ``byte - given.zero``; ``residual`` are bytes as they are. Numbers of the channels
     are in steps of ``result.scale``, and so is what the activation sees. ``integer_steps`` says what becomes of the
-    scores of a gate.
+    scores of a gate: they scale the bytes that a head reads or, ``folded``, the weights.
     """
 
     input: str
@@ -268,6 +274,7 @@ class ByteConv:
     residual_scale: float = 0.0
     activation: Bound = "identity"
     interleaved: bool = False
+    folded: bool = False  # it changes the last bits, and so is not for each CPU to decide
     label: str = ""
 
 
@@ -314,8 +321,19 @@ class Rescale:
     label: str = ""
 
 
-ByteStep = Quantize | Dequantize | ByteConv | BytePool | ByteMean | Rescale
-BYTE_STEPS = (Quantize, Dequantize, ByteConv, BytePool, ByteMean, Rescale)
+@dataclass
+class ByteTable:
+    """Any function of one number: ``table[byte]``, 256 bytes. An activation that is no pair of bounds."""
+
+    input: str
+    output: str
+    table: list[int]
+    label: str = ""
+
+
+ByteStep = Quantize | Dequantize | ByteConv | BytePool | ByteMean | Rescale | ByteTable
+BYTE_STEPS = (Quantize, Dequantize, ByteConv, BytePool, ByteMean, Rescale, ByteTable)
+GIVES_BYTES = (Quantize, ByteConv, BytePool, Rescale, ByteTable)
 FloatStep = Conv | Pool | GlobalPool | Linear | Elementwise | LayerNorm | Resize | Pad | Slice
 Step = FloatStep | Concat | Torch | ByteStep
 
@@ -339,14 +357,20 @@ def reading(step: Step, names: dict[str, str]) -> Step:
     return replace(step, **changed)
 
 
+def is_activation(step: Step) -> bool:
+    """Whether it is a function of each number by itself, whatever the channel."""
+    return isinstance(step, Elementwise) and not any((step.norm, step.other, step.factor, step.order))
+
+
 def activated_apart(step: Step) -> Iterator[Step]:
-    """A convolution whose activation is no pair of bounds, and then that by itself; any other step as it is."""
-    if isinstance(step, Conv) and step.activation not in BOUNDS:
-        name = f"{step.output} before its activation"
-        yield replace(step, output=name, activation="identity")
-        yield Elementwise(name, step.output, activation=step.activation, label=step.label)
-    else:
+    """A convolution, norm or addition whose activation is no pair of bounds, and then that by itself; any other step as
+    it is."""
+    if not isinstance(step, Conv | Elementwise) or step.activation in BOUNDS or is_activation(step):
         yield step
+        return
+    name = f"{step.output} before its activation"
+    yield replace(step, output=name, activation="identity")
+    yield Elementwise(name, step.output, activation=step.activation, label=step.label)
 
 
 def tensors_of(record: Any) -> Iterator[Tensor]:
@@ -374,8 +398,6 @@ def byte_values(graph: Graph) -> set[str]:
     """The values that are bytes. A concatenation is what its first part is."""
     found: set[str] = set()
     for step in graph.steps:
-        if isinstance(step, Quantize | ByteConv | BytePool | Rescale) or (
-            isinstance(step, Concat) and step.inputs and step.inputs[0] in found
-        ):
+        if isinstance(step, GIVES_BYTES) or (isinstance(step, Concat) and step.inputs and step.inputs[0] in found):
             found.add(step.output)
     return found

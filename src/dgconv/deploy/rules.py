@@ -18,6 +18,7 @@ from .graph import (
     ByteMean,
     BytePool,
     Bytes,
+    ByteTable,
     Concat,
     Conv,
     Dequantize,
@@ -80,7 +81,7 @@ TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: an
         {"boost", "before", "residual"},
         {"groups", "expansion"},
     ),
-    ByteConv: ({"groups", "interleaved", "residual"}, {"gate", "residual"}, {"picks", "residual"}),
+    ByteConv: ({"groups", "interleaved", "residual"}, {"gate", "folded", "residual"}, {"picks", "residual"}),
 }
 LARGEST_SCALE = 64.0  # of planes that are resized
 LARGEST_THRESHOLD = 1e30  # float32 ends soon after
@@ -112,6 +113,8 @@ def _of_bytes(record: Any) -> tuple[str, ...]:
     """The fields whose tensors are bytes."""
     if isinstance(record, GateSpec) and record.scale is not None:
         return ("weight1", "weight2")
+    if isinstance(record, Linear) and record.scale is not None:
+        return ("weight",)
     return ("weight",) if isinstance(record, ByteConv) else ()
 
 
@@ -154,9 +157,14 @@ def _gate(gate: GateSpec) -> Iterator[str]:
         yield f"`weight1` must have three dimensions, got the shape {list(gate.weight1.shape)}"
         return
     heads, hidden, channels = gate.weight1.shape
-    yield from _shape("weight2", gate.weight2, heads, channels, hidden)
-    yield from _shape("bias", gate.bias, heads, channels)
+    scored = channels if gate.fixed is None or gate.keep is None else gate.keep
+    yield from _shape("weight2", gate.weight2, heads, scored, hidden)
+    yield from _shape("bias", gate.bias, heads, scored)
     yield from _shape("scale", gate.scale, heads, hidden)
+    if gate.fixed is not None:
+        yield from _picks(gate.fixed, channels, "fixed")
+        if [len(chosen) for chosen in gate.fixed] != [gate.keep] * heads:
+            yield f"`fixed` must be `keep` channels for each of {heads} heads"
     if (gate.keep is None) == (gate.threshold is None):
         yield "a gate has either `keep` or `threshold`"
     if gate.keep is not None and gate.keep > channels:
@@ -229,6 +237,8 @@ def _byte_conv(step: ByteConv) -> Iterator[str]:
         yield f"its sums have {terms} terms; there may be {MOST_TERMS}"
     if step.weight.min() < -127:
         yield "`weight` must be from -127 to 127"
+    if step.folded and step.gate is None:
+        yield "it is `folded`, and has no gate"
     yield from _number("residual_scale", step.residual_scale)
 
 
@@ -247,6 +257,11 @@ def _rescale(step: Rescale) -> Iterator[str]:
         yield from _shape("scale", step.scale, len(step.order))
 
 
+def _table(step: ByteTable) -> Iterator[str]:
+    if len(step.table) != 256 or not all(type(byte) is int and 0 <= byte <= 255 for byte in step.table):
+        yield "`table` must be 256 numbers from 0 to 255"
+
+
 def _few_channels(channels: int) -> Iterator[str]:
     if channels > MOST_BYTE_CHANNELS:
         yield f"it has {channels} channels of bytes; there may be {MOST_BYTE_CHANNELS}"
@@ -257,11 +272,11 @@ def _number(name: str, number: float) -> Iterator[str]:
         yield f"`{name}` must be a number up to {SCALES[1]:g}, got {number}"
 
 
-def _picks(picks: list[list[int]], inputs: int) -> Iterator[str]:
+def _picks(picks: list[list[int]], inputs: int, name: str = "picks") -> Iterator[str]:
     for picked in picks:
         ends = (-1, *picked), (*picked, inputs)
         if not all(type(channel) is int for channel in picked) or not all(a < b for a, b in zip(*ends, strict=True)):
-            yield f"`picks` must be ascending numbers of its {inputs} inputs"
+            yield f"`{name}` must be ascending numbers of its {inputs} inputs"
             return
 
 
@@ -285,6 +300,7 @@ def _linear(step: Linear) -> Iterator[str]:
         yield f"`weight` must have two dimensions, got the shape {list(step.weight.shape)}"
         return
     yield from _shape("bias", step.bias, len(step.weight))
+    yield from _shape("scale", step.scale, len(step.weight))
 
 
 def _elementwise(step: Elementwise) -> Iterator[str]:
@@ -340,4 +356,5 @@ CHECKS: dict[type, Callable[[Any], Iterator[str]]] = {  # what holds beside rang
     BytePool: _pool,
     ByteMean: _nothing,
     Rescale: _rescale,
+    ByteTable: _table,
 }

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError
+from ..ops.transforms import has_values
 from ._state import CountingBuffers
 
 KeepRule = Literal["ceil", "round"]
@@ -17,9 +18,9 @@ TieRule = Literal["lowest_index", "drop"]
 Observer = Callable[[Tensor, Tensor], None]
 
 
-def check_pruning_rate(rate: float) -> float:
+def check_pruning_rate(rate: float, name: str = "pruning_rate") -> float:
     if not isinstance(rate, Real) or not 0 <= rate < 1:
-        raise UserError(f"`pruning_rate` must be in [0, 1), got {rate!r}")
+        raise UserError(f"`{name}` must be in [0, 1), got {rate!r}")
     return rate
 
 
@@ -211,7 +212,7 @@ class HeadGate(Gate, CountingBuffers):
         score = torch.where(score.isnan(), -torch.inf, score)
         if self._explores:
             score = self._explored(score)
-        passes = ranks(score) < self.keep
+        passes = best(score, self.keep)
         if self.tie_rule == "drop":
             border = score.where(~passes, -torch.inf).amax(-1, keepdim=True)
             return (score > border) | (self.keep == self.channels)
@@ -220,6 +221,16 @@ class HeadGate(Gate, CountingBuffers):
     def extra_repr(self) -> str:
         kept = "?" if self.keep.is_meta else int(self.keep)
         return f"keep={kept} of {self.channels}"
+
+
+def best(score: Tensor, keep: Tensor) -> Tensor:
+    """True for the ``keep`` greatest along the last dimension; of equal ones the lowest index comes first."""
+    if has_values(score) and score.numel():
+        least = score.topk(int(keep), sorted=False).values.amin(-1, keepdim=True)
+        passes = score >= least
+        if int(passes.count_nonzero()) == int(keep) * (score.numel() // score.shape[-1]):
+            return passes  # no tie at the border: nothing has to be sorted
+    return ranks(score) < keep
 
 
 def ranks(score: Tensor) -> Tensor:

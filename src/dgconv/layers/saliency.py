@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import UserError
-from ..ops.transforms import transforming
+from ..ops import tile_training
+from ..ops.transforms import has_values
 from ._conv import full_precision
 
 HALVE_BELOW = 80  # the authors' code halves the squeeze of narrow layers
@@ -133,6 +134,8 @@ class _PlaneMeans(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.shape, ctx.dtype = x.shape, x.dtype
+        if x.dtype == torch.bfloat16 and dtype == torch.float32 and x.numel() and tile_training.is_there():
+            return tile_training.means(x)
         return x.mean((2, 3), dtype=dtype)
 
     @staticmethod
@@ -143,16 +146,11 @@ class _PlaneMeans(torch.autograd.Function):
 
 def _means(x: Tensor) -> Tensor:
     dtype = torch.promote_types(x.dtype, torch.float32)
-    if x.requires_grad and torch.is_grad_enabled() and _is_plain(x) and not torch.jit.is_tracing():
+    if x.requires_grad and torch.is_grad_enabled() and has_values(x):
         return cast(Tensor, _PlaneMeans.apply(x, dtype))
     return x.mean((2, 3), dtype=dtype)
 
 
-def _is_plain(x: Tensor) -> bool:
-    """Whether it has values, on a CPU, and nobody takes down what is done with it."""
-    return type(x) is Tensor and not torch.compiler.is_compiling() and not transforming() and x.device.type == "cpu"
-
-
 def _can_look(values: Tensor) -> bool:
     """Looking at values is free on a CPU; it would stall a GPU, and a graph under capture or a vmap has none."""
-    return _is_plain(values) and not _OVERFLOW_PASSES.get()
+    return has_values(values) and not _OVERFLOW_PASSES.get()

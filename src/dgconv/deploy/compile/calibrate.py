@@ -6,7 +6,7 @@ sample of its numbers changes least, by the mean square. Weights are symmetric, 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ from ..graph import (
     GateSpec,
     GlobalPool,
     Graph,
+    Linear,
     Pool,
     Step,
     activated_apart,
+    is_activation,
     values_read,
 )
 from ..rules import MOST_BYTE_CHANNELS, MOST_TERMS
@@ -33,6 +35,7 @@ MOST_WEIGHT = 127
 SAMPLE = 1 << 15  # numbers of a value that are looked at, of each batch
 SHARES = (1.0, 0.99, 0.98, 0.96, 0.94, 0.92, 0.9, 0.87, 0.84, 0.8, 0.75, 0.7, 0.6, 0.5)  # of the range, to choose from
 LEAST_RANGE = 1e-12
+LEAST_WEIGHTS = 1 << 15  # of a linear step, to be bytes: to read fewer takes no time
 LEAST_OVERLAP = 0.99  # of the channels that a generator of bytes chooses with those that it chose before
 
 
@@ -41,6 +44,7 @@ class Seen:
     """What calibration saw of a value."""
 
     channels: int
+    pixels: int  # of the smallest planes
     lowest: Tensor  # by channel; zero is among what was seen
     highest: Tensor
     samples: list[Tensor] = field(default_factory=list)
@@ -54,6 +58,7 @@ class Seen:
         return float(self.highest.max())
 
     def see(self, value: Tensor) -> None:
+        self.pixels = min(self.pixels, value.shape[2] * value.shape[3])
         self.lowest = torch.minimum(self.lowest, value.amin((0, 2, 3)))
         self.highest = torch.maximum(self.highest, value.amax((0, 2, 3)))
         flat = value.flatten()
@@ -66,7 +71,7 @@ class Calibration:
 
     graph: Graph
     seen: dict[str, Seen]
-    bias_errors: dict[str, Tensor]  # by output of a convolution: what its rounded weights lack on average
+    bias_errors: dict[str, Tensor]  # by output of a step with weights: what rounded ones lack on average
     gates: dict[str, GateSpec]  # by output of a dynamic convolution: of bytes where it chooses likewise
 
 
@@ -81,7 +86,8 @@ def plain(graph: Graph) -> Graph:
         if isinstance(step, Conv | Pool | GlobalPool) and step.before is not None and not is_winners(step):
             name = f"{step.output} normalized"
             norm = replace(step.before, activation="identity")
-            steps.append(Elementwise(step.input, name, norm, activation=step.before.activation, label=step.label))
+            before = Elementwise(step.input, name, norm, activation=step.before.activation, label=step.label)
+            steps += activated_apart(before)
             step = replace(step, input=name, before=None)
         steps += activated_apart(step)
     return replace(graph, steps=steps)
@@ -89,9 +95,7 @@ def plain(graph: Graph) -> Graph:
 
 def calibrate(graph: Graph, batches: Iterable[Tensor]) -> Calibration:
     """Runs images through a plain graph, with torch."""
-    rounded = {
-        step.output: _rounding_error(step) for step in graph.steps if isinstance(step, Conv) and takes_bytes(step)
-    }
+    rounded = {step.output: _rounding_error(step) for step in graph.steps if rounds_weights(step)}
     seen: dict[str, Seen] = {}
     errors: dict[str, list[Tensor]] = {}
     means: dict[str, list[Tensor]] = {step.output: [] for step in graph.steps if isinstance(step, Conv) and step.gate}
@@ -100,9 +104,9 @@ def calibrate(graph: Graph, batches: Iterable[Tensor]) -> Calibration:
         _see(seen, graph.input, x)
         last_reads = {name: at for at, step in enumerate(graph.steps) for name in values_read(step)}
         for at, step in enumerate(graph.steps):
-            if isinstance(step, Conv) and step.output in rounded:
-                error = torch_steps.conv(rounded[step.output], values[step.input], None)
-                errors.setdefault(step.output, []).append(error.mean((0, 2, 3)))
+            if step.output in rounded:
+                error = torch_steps.run_step(rounded[step.output], values)
+                errors.setdefault(step.output, []).append(error.transpose(0, 1).flatten(1).mean(1))
             if isinstance(step, Conv) and step.gate is not None:
                 means[step.output].append(values[step.input].mean((2, 3)))
             values[step.output] = torch_steps.run_step(step, values)
@@ -129,23 +133,28 @@ def _see(seen: dict[str, Seen], name: str, value: Any) -> None:
             f"a calibration image makes {name!r} NaN or infinite; give images as the network was trained on, normalized"
         )
     if name not in seen:
-        channels = value.shape[1]
-        seen[name] = Seen(channels, torch.zeros(channels), torch.zeros(channels))
+        channels, height, width = value.shape[1:]
+        seen[name] = Seen(channels, height * width, torch.zeros(channels), torch.zeros(channels))
     seen[name].see(value)
 
 
-def _rounding_error(conv: Conv) -> Conv:
-    """The convolution whose weights are what rounding takes away."""
-    whole, scales = rounded_weights(conv.weight)
-    error = conv.weight - whole.float() * scales[:, None, None, None]
-    return replace(conv, weight=error, bias=None, residual=None, activation="identity")
+def _rounding_error(step: Conv | Linear) -> Conv | Linear:
+    """The step whose weights are what rounding takes away."""
+    whole, scales = rounded_weights(step.weight)
+    error = step.weight - whole.float() * _by_output(scales, step.weight)
+    if isinstance(step, Linear):
+        return replace(step, weight=error, bias=None, activation="identity")
+    return replace(step, weight=error, bias=None, residual=None, activation="identity")
 
 
 def rounded_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
     """Weights as integers, and the scale of each output."""
-    most = weight.abs().amax((1, 2, 3))
-    scales = (most / MOST_WEIGHT).clamp_min(LEAST_RANGE)
-    return (weight / scales[:, None, None, None]).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8), scales
+    scales = (weight.abs().flatten(1).amax(1) / MOST_WEIGHT).clamp_min(LEAST_RANGE)
+    return (weight / _by_output(scales, weight)).round().clamp(-MOST_WEIGHT, MOST_WEIGHT).to(torch.int8), scales
+
+
+def _by_output(numbers: Tensor, weight: Tensor) -> Tensor:
+    return numbers.view(-1, *[1] * (weight.dim() - 1))
 
 
 def rounded_gate(gate: GateSpec) -> GateSpec:
@@ -176,6 +185,13 @@ def gate_of_bytes(gate: GateSpec, means: Tensor) -> GateSpec:
     return rounded if overlap >= LEAST_OVERLAP or not before.any() else gate
 
 
+def rounds_weights(step: Step) -> TypeGuard[Conv | Linear]:
+    """Whether there is a form whose weights are bytes, and it is worth while."""
+    if isinstance(step, Linear):
+        return step.weight.numel() >= LEAST_WEIGHTS
+    return isinstance(step, Conv) and takes_bytes(step)
+
+
 def takes_bytes(step: Step) -> bool:
     """Whether there is a form for bytes."""
     if isinstance(step, Conv):
@@ -184,7 +200,7 @@ def takes_bytes(step: Step) -> bool:
         return not is_winners(step) and not step.same and terms <= MOST_TERMS and channels <= MOST_BYTE_CHANNELS
     if isinstance(step, Elementwise):
         if step.factor is not None or step.activation not in BOUNDS:
-            return False
+            return is_activation(step)
         return step.norm is None or step.norm.activation == "identity" or step.other is None
     return isinstance(step, Pool | GlobalPool | Concat)
 

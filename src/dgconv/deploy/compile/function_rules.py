@@ -11,30 +11,18 @@ from torch import Tensor
 
 from ..calls import Slot, TorchCall
 from ..graph import Activation, Concat, Elementwise, Norm, Slice, Torch
+from . import operations
 from .builder import Builder, NotNative, Value, known, planes, same_grid
-from .module_rules import (
-    OTHER_SHAPE,
-    adaptive_average_pool,
-    average_pool,
-    conv_step,
-    flatten,
-    gelu,
-    interpolate,
-    layer_norm,
-    linear,
-    max_pool,
-    norm_of,
-    pad,
-)
+from .operations import OTHER_SHAPE, conv_step
 
 Rule = Callable[..., Any]  # rule(builder, ...)
 RULES: dict[Callable[..., Any], Rule] = {
-    torch.flatten: flatten,
-    Tensor.flatten: flatten,
-    F.linear: linear,
-    F.avg_pool2d: average_pool,
-    F.max_pool2d: max_pool,
-    F.adaptive_avg_pool2d: adaptive_average_pool,
+    torch.flatten: operations.flatten,
+    Tensor.flatten: operations.flatten,
+    F.linear: operations.linear,
+    F.avg_pool2d: operations.average_pool,
+    F.max_pool2d: operations.max_pool,
+    F.adaptive_avg_pool2d: operations.adaptive_average_pool,
 }
 
 
@@ -121,10 +109,10 @@ def _by_channel(x: Value, constant: Any, channels: int) -> Tensor:
     return constant.detach().reshape(channels).clone()
 
 
-RULES[F.gelu] = gelu
-RULES[F.layer_norm] = layer_norm
-RULES[F.pad] = pad
-RULES[F.interpolate] = interpolate
+RULES[F.gelu] = operations.gelu
+RULES[F.layer_norm] = operations.layer_norm
+RULES[F.pad] = operations.pad
+RULES[F.interpolate] = operations.interpolate
 
 
 @_rule(Tensor.permute, torch.permute)
@@ -257,7 +245,7 @@ def _batch_norm(
         raise NotNative("it uses the statistics of each batch")
     if not isinstance(weight, Tensor | None) or not isinstance(bias, Tensor | None):
         raise NotNative("its weight depends on the image")
-    norm: Norm = norm_of(running_mean, running_var, weight, bias, eps)
+    norm: Norm = operations.norm_of(running_mean, running_var, weight, bias, eps)
     return builder.elementwise(known(x), norm)
 
 
@@ -347,7 +335,7 @@ def _view(builder: Builder, x: Value, *shape: Any) -> Value:
     if sizes and _is_batch_of(sizes[0], x):
         is_all = x.kind == "rows" and sizes[1:2] in ([-1], [x.channels])
         if len(sizes) == 2 and (sizes[1] == -1 or x.rows is not None or is_all):
-            return flatten(builder, x, 1)
+            return operations.flatten(builder, x, 1)
         if sizes[2:] == [1, 1] and is_all:
             return builder.one_pixel(x)
     raise NotNative(OTHER_SHAPE, Value("", "rows") if len(sizes) == 2 else None)

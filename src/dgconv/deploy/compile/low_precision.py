@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from ...errors import UserError
 from ...ops import native
 from ..graph import Conv
 from ..run.prepared import PreparedModel
-from .calibrate import Calibration, calibrate, iterate, plain, takes_bytes
+from .calibrate import Calibration, calibrate, iterate, plain, rounds_weights, takes_bytes
 from .quantize import quantize
 
 Evaluate = Callable[[PreparedModel], float]  # the error of a network, in percent
@@ -128,8 +127,9 @@ def _within_drop(
 def _ranked(
     seen: Calibration, float_model: PreparedModel, batches: list[Tensor], end: float, progress: Progress
 ) -> list[str]:
-    """Convolutions, by how much closer the results come where one is in float32; those not tried in time come last."""
-    names = [step.output for step in seen.graph.steps if isinstance(step, Conv) and takes_bytes(step)]
+    """Steps with weights, by how much closer the results come where one is in float32; those not tried in time come
+    last."""
+    names = [step.output for step in seen.graph.steps if rounds_weights(step)]
     x = (
         torch.cat(batches)[:PROBES]
         if all(b.shape[1:] == batches[0].shape[1:] for b in batches)
@@ -147,14 +147,15 @@ def _ranked(
 
 
 def _slower(model: PreparedModel, float_model: PreparedModel, x: Tensor) -> str | None:
-    """Why to stay with float32, measured on one image."""
+    """Why to stay with float32, measured on one image. The least of several times is what a form takes: whatever else
+    the machine does can only add to it."""
     times: tuple[list[float], list[float]] = [], []
     for _ in range(TIMINGS):
         for candidate, taken in zip((model, float_model), times, strict=True):
             start = time.perf_counter()
             candidate(x)
             taken.append(time.perf_counter() - start)
-    ours, floats = (median(taken[1:]) * 1e3 for taken in times)
+    ours, floats = (min(taken[1:]) * 1e3 for taken in times)
     if ours < floats:
         return None
     return (

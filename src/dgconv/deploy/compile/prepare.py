@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, overload
 
@@ -20,6 +20,7 @@ from ..calls import Slot, TorchCall, called
 from ..gpu.model import GpuModel
 from ..graph import Conv, Graph, Torch
 from ..run.prepared import PreparedModel
+from .freeze import freeze as freeze_choices
 from .fuse import fuse
 from .low_precision import Evaluate, Progress, to_int8
 from .module_rules import rule_for
@@ -41,6 +42,7 @@ def prepare(
     max_drop: float | None = ...,
     seconds: float = ...,
     force: bool = ...,
+    freeze: Literal["auto"] | float | None = ...,
     progress: Progress | None = ...,
 ) -> PreparedModel: ...
 @overload
@@ -58,6 +60,7 @@ def prepare(
     max_drop: float | None = None,
     seconds: float = 600.0,
     force: bool = False,
+    freeze: Literal["auto"] | float | None = None,
     progress: Progress | None = None,
 ) -> PreparedModel | GpuModel:
     """The same function, ready for fast inference on the CPU, or on a GPU.
@@ -83,31 +86,44 @@ def prepare(
         device: ``cpu``, or a GPU such as ``cuda``.
         precision: of the result: ``float32`` (the default) or ``int8`` on the CPU, ``bfloat16`` (the default) or
             ``float16`` on a GPU.
-        calibration: for int8, images like those that it will see, normalized, without labels: a tensor
+        calibration: for int8 and `freeze`, images like those that it will see, normalized, without labels: a tensor
             [N, C, height, width], or batches of them (as a loader gives them; labels are passed over). About a hundred.
         evaluate: a function that is given the prepared network and returns its error in percent; with ``max_drop``.
         max_drop: by how many points the error may rise in int8. The layers that hurt most are put back to float32.
         seconds: that this may take.
         force: int8 also where it is slower.
+        freeze: ``auto`` fixes choices that are the same of all calibration images, a number those of layers of which so
+            much is, on average; see :func:`dgconv.deploy.freeze`.
         progress: is called with what is being done, how many times it was, and how many it will be.
     """
     check(model)
     if torch.device(device).type != "cpu":
-        if calibration is not None or evaluate is not None or max_drop is not None:
-            raise UserError("`calibration`, `evaluate` and `max_drop` are for int8, which is for the CPU")
+        if any(given is not None for given in (calibration, evaluate, max_drop, freeze)):
+            raise UserError("`calibration`, `evaluate`, `max_drop` and `freeze` are for the CPU")
         return _prepare_for_gpu(model, torch.device(device), precision or "bfloat16")
     precision = precision or "float32"
     if precision not in PRECISIONS:
         raise UserError(f"`precision` must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if precision == "float32" and (calibration is not None or evaluate is not None or max_drop is not None):
+    if precision == "float32" and (
+        max_drop is not None or (freeze is None and (calibration, evaluate) != (None, None))
+    ):
         raise UserError("`calibration`, `evaluate` and `max_drop` are for int8; give `precision='int8'` with them")
+    if isinstance(freeze, str) and freeze != "auto":
+        raise UserError(f"`freeze` must be auto or a share up to 1, got {freeze!r}")
+    if freeze is not None and calibration is None:
+        raise UserError("`freeze` looks at choices on images like those that the network will see: give `calibration`")
+    if isinstance(calibration, Iterator):
+        calibration = list(calibration)  # it is read twice
     # Weights still require gradients if they did: only with those does torch always multiply a batch in one go.
     with torch.no_grad():
         prepared = _prepare(_plain_copy(model), _checked_example(example))[0]
-        if precision == "float32":
-            return prepared
-        limits = {"evaluate": evaluate, "max_drop": max_drop, "seconds": seconds, "force": force}
-        return to_int8(prepared, calibration, progress=progress or (lambda *_: None), **limits)  # type: ignore[arg-type]
+        if precision == "int8":
+            limits: dict[str, Any] = {"evaluate": evaluate, "max_drop": max_drop, "seconds": seconds, "force": force}
+            limits |= {} if max_drop is not None or freeze is None else {"evaluate": None}
+            prepared = to_int8(prepared, calibration, progress=progress or (lambda *_: None), **limits)
+    if freeze is None:
+        return prepared
+    return freeze_choices(prepared, calibration, overlap=1.0 if freeze == "auto" else freeze, evaluate=evaluate)
 
 
 def _prepare_for_gpu(model: nn.Module, device: torch.device, precision: str) -> GpuModel:

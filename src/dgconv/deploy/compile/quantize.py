@@ -12,18 +12,21 @@ import torch
 from torch import Tensor
 
 from ..graph import (
+    BOUNDS,
     Activation,
     Bound,
     ByteConv,
     ByteMean,
     BytePool,
     Bytes,
+    ByteTable,
     Concat,
     Conv,
     Dequantize,
     Elementwise,
     GlobalPool,
     Graph,
+    Linear,
     Norm,
     Pool,
     Quantize,
@@ -33,7 +36,10 @@ from ..graph import (
     reading,
     values_read,
 )
-from .calibrate import Calibration, best_bytes, bytes_of, rounded_weights, takes_bytes
+from ..run import torch_steps
+from ..run.integer_steps import to_bytes
+from . import folding
+from .calibrate import Calibration, best_bytes, bytes_of, rounded_weights, rounds_weights, takes_bytes
 
 
 def quantize(calibration: Calibration, in_floats: frozenset[str] = frozenset()) -> Graph:
@@ -65,8 +71,16 @@ class _Rewriting:
         if step.output not in self.in_floats and takes_bytes(step) and self.in_bytes(step):
             return
         step = reading(step, {name: self.floats(name) for name in values_read(step)})
+        if step.output not in self.in_floats and rounds_weights(step) and isinstance(step, Linear):
+            step = self.with_bytes(step)
         self.steps.append(step)
         self.float_names[step.output] = step.output
+
+    def with_bytes(self, step: Linear) -> Linear:
+        """What a linear step reads and writes stays floats: nearly all of its time goes into reading weights."""
+        weight, scale = rounded_weights(step.weight)
+        bias = torch.zeros(len(weight)) if step.bias is None else step.bias
+        return replace(step, weight=weight, scale=scale, bias=bias + self.calibration.bias_errors[step.output])
 
     def leave_bytes(self, at: int) -> None:
         """Torch takes floats; what is read after it, too, is passed on as floats."""
@@ -121,6 +135,8 @@ class _Rewriting:
         match step:
             case Conv():
                 self.add_conv(step, names, parts)
+            case Elementwise() if step.activation not in BOUNDS:
+                self.add_table(step, names[0], parts[0][0][0])
             case Elementwise():
                 self.add_rescale(step, names, parts)
             case Pool():
@@ -169,17 +185,29 @@ class _Rewriting:
                 residual_scale=residual_scale,
                 gate=None if step.gate is None else self.calibration.gates[step.output],
                 interleaved=step.interleaved,
+                folded=self.is_folded(step),
                 label=step.label,
                 **{name: getattr(step, name) for name in copied},
             )
         )
         self.note(step.output, step.output, written)
 
+    def is_folded(self, step: Conv) -> bool:
+        seen = self.calibration.seen
+        return step.gate is not None and folding.pays(step, seen[step.input].pixels, seen[step.output].pixels)
+
     def ranges_of(self, step: Conv) -> Parts:
         """A range for every channel of a convolution, without a search: few numbers tell too little for one."""
         seen = self.calibration.seen[step.output]
         lowest = torch.zeros_like(seen.lowest) if step.activation == "relu" else seen.lowest
         return [(bytes_of(*ends), 1) for ends in zip(lowest.tolist(), seen.highest.tolist(), strict=True)]
+
+    def add_table(self, step: Elementwise, name: str, given: Bytes) -> None:
+        numbers = (torch.arange(256) - given.zero).float() * given.scale
+        result = self.range_of(step.output)
+        table = to_bytes(torch_steps.ACTIVATIONS[step.activation](numbers) / result.scale, result, "identity")
+        self.steps.append(ByteTable(name, step.output, table.tolist(), step.label))
+        self.note(step.output, step.output)
 
     def add_rescale(self, step: Elementwise, names: tuple[str, ...], parts: tuple[Parts, ...]) -> None:
         result = self.range_of(step.output)
@@ -254,7 +282,7 @@ def _alike(graph: Graph) -> tuple[dict[str, list[str]], set[str]]:
 
 def _knows_parts(reader: Step, name: str, knows_parts: dict[str, bool]) -> bool:
     if isinstance(reader, Elementwise):
-        return reader.input == name and reader.other != name
+        return reader.input == name and reader.other != name and reader.activation in BOUNDS
     if isinstance(reader, Pool):
         return knows_parts[reader.output] and (reader.kind == "max" or reader.padding == (0, 0))
     return isinstance(reader, Concat) and knows_parts[reader.output]

@@ -10,6 +10,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from ...errors import UserError
+from ...layers import passing_overflow
 from ..calls import IN_PLACE
 from .builder import has_forward_hooks
 from .module_rules import rule_for
@@ -52,8 +53,9 @@ class Calls:
 
 def trace(model: Whole, example: Tensor | None = None) -> Calls:
     """The calls of a model. Code that branches on sizes can be followed if there is an example that has them."""
-    tracer = _Tracer({} if example is None else _inputs(model.model, example))
-    return Calls(tracer.trace(model), tracer.left, tracer.is_of_one_size)
+    with passing_overflow():  # an example has sizes; whatever its numbers come to
+        tracer = _Tracer({} if example is None else _inputs(model.model, example))
+        return Calls(tracer.trace(model), tracer.left, tracer.is_of_one_size)
 
 
 def _inputs(model: nn.Module, example: Tensor) -> dict[nn.Module, tuple[Any, ...]]:

@@ -14,6 +14,7 @@ What each of them computes:
 import contextlib
 import errno
 import io
+import math
 import os
 import shutil
 import tempfile
@@ -87,6 +88,7 @@ def export_model(
     precision: Precision = "float32",
     calibration: Tensor | None = None,
     inputs: Inputs | None = None,
+    freeze: bool = False,
 ) -> Exported:
     """Write a network for images of one size and batches of any, and hold the file's result against the network's.
 
@@ -100,8 +102,9 @@ def export_model(
         format: "onnx", "torch", "aoti" or "prepared"; see :mod:`dgconv.deploy.export.formats`.
         input_size: channels, height and width of the images.
         precision: "int8" is for "prepared" only.
-        calibration: images for int8, like those it will see.
+        calibration: images for int8 and ``freeze``, like those it will see.
         inputs: how images become its input, kept beside a prepared network for ``dgconv predict``.
+        freeze: of a prepared network: fix the choices that are the same of all these images.
     """
     _check(model)
     check_input_size(input_size)
@@ -125,13 +128,20 @@ def export_model(
         temporary = folder / file.name
         try_images(model, _example(model, 1, input_size))
         if format == "prepared":
-            written = write_prepared(model, temporary, precision, calibration, inputs)
+            prepared = prepare_as(model, precision, calibration, "auto" if freeze else None)
+            save(prepared, temporary, inputs=inputs)
+            written: Network = load(temporary)
         else:
             written = WRITERS[format](model, temporary, input_size)
         examples = [_example(model, batch, input_size) for batch in CHECKED_BATCHES]
-        if precision == "int8" and calibration is not None:  # noise is beyond the ranges that it has
+        if calibration is not None:  # noise is beyond the ranges that it has, and makes other choices
             examples = [calibration[:batch] for batch in CHECKED_BATCHES]
         difference = worst(outputs.difference(written(images), model(images)) for images in examples)
+        if math.isnan(difference):
+            raise UserError(
+                "the network gives NaN or infinite values, so what is written cannot be compared with it, and is not "
+                "kept. See whether its weights are finite, and what it says of images of its own: 'dgconv eval RUN'"
+            )
         os.replace(temporary, file)
     is_dynamic = any(True for _ in dynamic_layers(model))
     notes: dict[Format, str] = {"prepared": FOR_LOAD}
@@ -180,6 +190,7 @@ def export_run(
     precision: Precision = "float32",
     calibration: Tensor | None = None,
     inputs: Inputs | None = None,
+    freeze: bool = False,
 ) -> Exported:
     """The network of a run folder, or of a folder ``save_model`` wrote, for images of the size it was trained on.
 
@@ -188,9 +199,8 @@ def export_run(
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     model = load_model(run)
     size = input_size_of(run, model)
-    return export_model(
-        what_is_left(model), file, format, size, precision=precision, calibration=calibration, inputs=inputs
-    )
+    how: dict[str, Any] = {"precision": precision, "calibration": calibration, "inputs": inputs, "freeze": freeze}
+    return export_model(what_is_left(model), file, format, size, **how)
 
 
 def traced(model: nn.Module, input_size: tuple[int, ...]) -> ExportedProgram:
@@ -294,13 +304,6 @@ def write_aoti(model: nn.Module, file: Path, input_size: tuple[int, int, int]) -
     file.write_bytes(content.getvalue())
     loaded: Network = torch._inductor.aoti_load_package(str(file))
     return loaded
-
-
-def write_prepared(
-    model: nn.Module, folder: Path, precision: Precision, calibration: Tensor | None, inputs: Inputs | None = None
-) -> Network:
-    save(prepare_as(model, precision, calibration), folder, inputs=inputs)
-    return load(folder)
 
 
 WRITERS: dict[Format, Callable[[nn.Module, Path, tuple[int, int, int]], Network]] = {

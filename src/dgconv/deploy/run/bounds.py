@@ -13,7 +13,7 @@ from torch.fx.node import map_aggregate
 
 from ...errors import UserError
 from ..calls import Slot, Together, TorchCall
-from ..graph import ByteConv, BytePool, Concat, Conv, Graph, Pool, Quantize, Rescale, Step, Torch, values_read
+from ..graph import GIVES_BYTES, ByteConv, BytePool, Concat, Conv, Graph, Pool, Step, Torch, values_read
 from .budget import BUDGET, VARIABLE, shown
 from .shapes import Shape, as_planes, output_shape, padding_of
 
@@ -24,7 +24,6 @@ MOST_DIMENSIONS = 8
 MOST_POOLED = 1 << 32  # numbers that a pooling looks at, each as often as it does
 LARGEST_NUMBER = 1 << 40
 DTYPES = (torch.float32, torch.uint8)  # of planes
-GIVES_BYTES = (Quantize, ByteConv, BytePool, Rescale)
 
 
 class Refused(Exception):

@@ -1,6 +1,7 @@
 """Steps of bytes as the native program wants them, in the order in which their channels lie."""
 
 from ctypes import byref
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from ...errors import UserError
 from ...ops import structs
 from ...ops.native import library
-from ..graph import ByteConv, ByteMean, BytePool, Bytes, ByteStep, Dequantize, Quantize, Rescale
+from ..graph import ByteConv, ByteMean, BytePool, Bytes, ByteStep, ByteTable, Dequantize, GateSpec, Quantize, Rescale
 from .channel_order import Order, heads_of, is_depthwise, positions
 from .integer_steps import clamp
 from .packed import NativeStep, sound_size
@@ -35,6 +36,10 @@ def pack_bytes(packed: NativeStep, step: ByteStep, orders: dict[str, Order]) -> 
             native.kind = structs.BYTE_POOL
             native.window = structs.Window(step.kind == "max", *step.kernel, *step.stride, *step.padding)
             native.bytes = structs.ByteConv(input_zero=step.zero)
+        case ByteTable():
+            native.kind = structs.BYTE_TABLE
+            table = packed.bytes(len(step.table)).copy_(torch.tensor(step.table, dtype=torch.uint8, device="cpu"))
+            native.bytes = structs.ByteConv(weight=table.data_ptr())
         case Rescale():
             native.kind = structs.RESCALE
             _pack_rescale(packed, step, given, orders[step.output])
@@ -111,10 +116,10 @@ def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -
     if given is not None and not depthwise and weight.shape[1] == inputs:
         weight = weight[:, given.long()]
     if step.gate is not None:
-        conv.chooses = structs.GATED
+        conv.chooses = structs.FOLDED if step.folded else structs.GATED
         conv.most_chosen = inputs if step.gate.keep is None else step.gate.keep
         conv.positions = packed.integers(positions(given))
-        packed.pack_gate(step.gate)
+        packed.pack_gate(_in_places(step.gate, positions(given)))
         conv.generator = packed.native.bytes.generator
     elif choices is not None:
         conv.chooses, conv.most_chosen = structs.FIXED, max(map(len, choices))
@@ -132,6 +137,16 @@ def _pack_conv(packed: NativeStep, step: ByteConv, given: Order, order: Order) -
             read = torch.tensor(channels, dtype=torch.int32, device="cpu")
             library().dgconv_choose_bytes(byref(conv), group, read.data_ptr(), len(read), conv.choices)
     packed.native.bytes = conv
+
+
+def _in_places(gate: GateSpec, places: Order) -> GateSpec:
+    """A fixed choice in the order in which it lies in a pixel: kernels need not sort it for every image."""
+    if gate.fixed is None or places is None:
+        return gate
+    channels = torch.tensor(gate.fixed, dtype=torch.int64, device="cpu")
+    order = places.long()[channels].argsort(1)
+    weight2 = gate.weight2.gather(1, order[..., None].expand_as(gate.weight2))
+    return replace(gate, weight2=weight2, bias=gate.bias.gather(1, order), fixed=channels.gather(1, order).tolist())
 
 
 def _widened_groups(groups: int, outputs: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..graph import ByteConv, BytePool, Bytes, Concat, Graph, Rescale, Step, byte_values, values_read
+from ..graph import ByteConv, BytePool, Bytes, ByteTable, Concat, Graph, Rescale, Step, byte_values, values_read
 
 Order = Tensor | None  # the channel at each place; None: each at its own
 
@@ -17,8 +17,8 @@ Order = Tensor | None  # the channel at each place; None: each at its own
 def with_orders(graph: Graph) -> tuple[Graph, dict[str, Order]]:
     """The order of every value of bytes; where two that are added, or joined, would not agree, one is copied first."""
     are_bytes, wanted = byte_values(graph), _wanted_heads(graph)
-    orders: dict[str, Order] = {}
-    channels: dict[str, int | None] = {}
+    orders: dict[str, Order] = {graph.input: None}
+    channels: dict[str, int | None] = {graph.input: None}
     steps: list[Step] = []
 
     def reordered(name: str, order: Order) -> str:
@@ -116,6 +116,6 @@ def _wanted_heads(graph: Graph) -> dict[str, int]:
                 wanted.setdefault(step.residual, own)
             if is_depthwise(step):
                 wanted.setdefault(step.input, own)
-        elif isinstance(step, BytePool | Rescale) and step.output in wanted:
+        elif isinstance(step, BytePool | Rescale | ByteTable) and step.output in wanted:
             wanted.setdefault(step.input, wanted[step.output])
     return wanted

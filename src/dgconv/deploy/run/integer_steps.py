@@ -2,7 +2,7 @@
 
 Sums are exact integers. What follows them is float32, one operation after the other, each rounded as IEEE 754 has it.
 A gate's scores are made 15-bit fractions of the greatest of their head, by which bytes are scaled, and rounded, before
-they are summed; how much the greatest was goes to the sums.
+they are summed; of a folded step, weights are. How much the greatest was goes to the sums.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..graph import Activation, ByteConv, ByteMean, BytePool, Bytes, ByteStep, Dequantize, GateSpec, Quantize, Rescale
+from ..graph import (
+    Activation,
+    ByteConv,
+    ByteMean,
+    BytePool,
+    Bytes,
+    ByteStep,
+    ByteTable,
+    Dequantize,
+    GateSpec,
+    Quantize,
+    Rescale,
+)
 
 FULL_GATE = 32767  # what the greatest score becomes, of 2^15
 HALF = 1 << 14
@@ -33,6 +45,8 @@ def run_step(step: ByteStep, values: dict[str, Any], select: Select) -> Tensor:
             return sums.float() * (float32(step.bytes.scale) / float32(pixels))
         case BytePool():
             return _pool(step, x)
+        case ByteTable():
+            return torch.tensor(step.table, dtype=torch.uint8, device="cpu")[x.long()]
         case Rescale():
             x = x if step.order is None else x[:, step.order]
             v = x.float() * _by_channel(step.scale) + _by_channel(step.shift)
@@ -80,7 +94,8 @@ def conv(step: ByteConv, x: Tensor, residual: Tensor | None, select: Select) -> 
     centred = x.double() - step.given.zero  # of integers, doubles are exact
     weight = step.weight.double()
     if step.gate is not None:
-        sums, units = _gated_sums(step, centred, weight, *select(step.gate, means(step, x)))
+        gated_sums = _folded_sums if step.folded else _gated_sums
+        sums, units = gated_sums(step, centred, weight, *select(step.gate, means(step, x)))
     else:
         sums, units = _sums(step, centred, weight), torch.ones(len(x), len(weight))
     v = sums.float() * (step.multiplier * units)[:, :, None, None] + _by_channel(step.bias)
@@ -116,6 +131,16 @@ def _gated_sums(step: ByteConv, x: Tensor, weight: Tensor, saliency: Tensor, kep
         gated = sizes * factor.sign()  # what is left out, and what a score of zero scales, is zero
         sums.append(_convolve(step, gated.double(), weight[head::heads], 1))
     return torch.stack(sums, 2).flatten(1, 2), units.repeat(1, len(weight) // heads)
+
+
+def _folded_sums(step: ByteConv, x: Tensor, weight: Tensor, saliency: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    factors, units = fractions(saliency, kept)
+    turns = len(weight) // saliency.shape[1]
+    sums = []
+    for image, factor in zip(x, factors.repeat(1, turns, 1)[..., None, None], strict=True):
+        folded = torch.div(weight.long() * factor + HALF, 2 * HALF, rounding_mode="floor")
+        sums.append(_convolve(step, image[None], folded.double(), 1))
+    return torch.cat(sums), units.repeat(1, turns)
 
 
 def _sums(step: ByteConv, x: Tensor, weight: Tensor) -> Tensor:

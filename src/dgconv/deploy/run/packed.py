@@ -66,6 +66,7 @@ class PackedGate(Packed):
             is_global=gate.threshold is not None,
             keep=gate.keep or 0,
             threshold=gate.threshold or 0.0,
+            fixed=None if gate.fixed is None else self.integers(torch.tensor(gate.fixed, device="cpu")),
         )
 
 

@@ -100,7 +100,9 @@ class PackedStep(NativeStep):
                 self.native.before = self._norm(step.before)
             case Linear():
                 self.native.kind = structs.LINEAR
-                self.native.weight, self.native.bias = self.address(step.weight), self.address(step.bias)
+                is_bytes = step.scale is not None
+                self.native.weight = self.copy_bytes(step.weight) if is_bytes else self.address(step.weight)
+                self.native.scale, self.native.bias = self.address(step.scale), self.address(step.bias)
                 self.native.activation = structs.ACTIVATIONS[step.activation]
             case Elementwise():
                 self.native.kind = structs.ELEMENTWISE

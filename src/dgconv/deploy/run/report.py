@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...text import as_text
 from ..calls import name_of
-from ..graph import BYTE_STEPS, ByteConv, BytePool, Conv, GateSpec, Graph, Pool, Step, Torch
+from ..graph import BYTE_STEPS, ByteConv, BytePool, Conv, GateSpec, Graph, Linear, Pool, Step, Torch
 from .budget import MemoryUse
 
 
@@ -102,18 +102,20 @@ def _shortened(label: str) -> str:
 
 def _kept(gate: GateSpec) -> str:
     """What a gate lets through now."""
-    heads, channels = gate.bias.shape
+    heads, _, channels = gate.weight1.shape
     if gate.keep is None:
         return f"channels of saliency {gate.threshold:.3g} and more"
-    return f"{gate.keep} of {channels} channels" + (" a head" if heads > 1 else "")
+    fixed = "" if gate.fixed is None else ", the same of every image"
+    return f"{gate.keep} of {channels} channels" + (" a head" if heads > 1 else "") + fixed
 
 
 def kept_share(graphs: Iterable[Graph]) -> float | None:
     """The share of the input channels that gates keep, as far as it is known without images; None without gates."""
     steps = [step for graph in graphs for step in graph.steps if isinstance(step, Conv | ByteConv)]
     gates = [step.gate for step in steps if step.gate]
-    counted = [(gate.keep * len(gate.bias), gate.bias.numel()) for gate in gates if gate.keep is not None]
-    kept, channels = (sum(numbers) for numbers in zip(*counted, strict=True)) if counted else (0, 0)
+    gates = [gate for gate in gates if gate.keep is not None]
+    kept = sum(len(gate.bias) * (gate.keep or 0) for gate in gates)
+    channels = sum(len(gate.bias) * gate.weight1.shape[2] for gate in gates)
     return kept / channels if channels else None
 
 
@@ -129,11 +131,14 @@ def describe(step: Step) -> str:
             kind += f", {step.groups} groups" if step.groups > 1 else ""
             kind += f", {len(step.picks)} groups that pick channels" if step.picks and len(step.picks) > 1 else ""
             kind += ", picked channels" if step.picks and len(step.picks) == 1 else ""
+            kind += ", gates in the weights" if getattr(step, "folded", False) else ""
             parts = [kind, "norm before" if getattr(step, "before", None) else "", "addition" if step.residual else ""]
             parts.append(step.activation if step.activation != "identity" else "")
             return ", ".join(part for part in parts if part)
         case Pool() | BytePool():
             return f"{step.kind} pooling"
+        case Linear():
+            return "linear" if step.scale is None else "linear, weights in int8"
         case Torch():
             return name_of(step.function)
     return WORDS[type(step).__name__]
@@ -142,9 +147,9 @@ def describe(step: Step) -> str:
 WORDS = {
     "GlobalPool": "mean of each plane",
     "ByteMean": "mean of each plane",
-    "Linear": "linear",
     "Elementwise": "norm, addition or activation",
     "Rescale": "norm, addition or activation",
+    "ByteTable": "activation, looked up",
     "Concat": "concatenation",
     "LayerNorm": "norm of each pixel",
     "Resize": "resampling",

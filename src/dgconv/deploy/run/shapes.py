@@ -8,6 +8,7 @@ from ..graph import (
     ByteConv,
     ByteMean,
     BytePool,
+    ByteTable,
     Concat,
     Conv,
     Elementwise,
@@ -26,7 +27,7 @@ from ..graph import (
     values_read,
 )
 
-NEEDS_PLANES = (Conv, Pool, GlobalPool, Resize, Pad, ByteConv, BytePool, ByteMean, Quantize, Rescale)
+NEEDS_PLANES = (Conv, Pool, GlobalPool, Resize, Pad, ByteConv, BytePool, ByteMean, ByteTable, Quantize, Rescale)
 Shape = tuple[int, ...]  # of one image: planes (channels, height, width), or a row (features,)
 
 

@@ -58,7 +58,8 @@ def run_step(step: Step, values: dict[str, Any]) -> Any:
         case GlobalPool():
             return normalize(values[step.input], step.before).mean((2, 3))
         case Linear():
-            return activate(F.linear(values[step.input], step.weight, step.bias), step.activation)
+            weight = step.weight if step.scale is None else step.weight * step.scale[:, None]
+            return activate(F.linear(values[step.input], weight, step.bias), step.activation)
         case Elementwise():
             x = values[step.input] if step.order is None else values[step.input][:, step.order]
             x = normalize(x, step.norm)
@@ -134,6 +135,10 @@ def select(gate: GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
     if gate.threshold is not None:
         return saliency, saliency.abs() >= gate.threshold
     saliency = F.relu(saliency)
+    if gate.fixed is not None:
+        channels = torch.tensor(gate.fixed, dtype=torch.int64, device=saliency.device).expand(saliency.shape)
+        every = saliency.new_zeros(*saliency.shape[:2], gate.weight1.shape[-1])
+        return every.scatter(-1, channels, saliency), every.bool().scatter(-1, channels, True)
     return saliency, _greatest(saliency, gate.keep or 0)
 
 
