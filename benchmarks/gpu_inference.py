@@ -13,28 +13,31 @@ import argparse
 import contextlib
 import copy
 import json
-import os
+import signal
 import statistics
 import time
 import traceback
+from datetime import date
 from pathlib import Path
 
 import torch
+from gpu_layers import DEVICE, ON_GPU, channels_last, check_layers, check_network, check_stem, roofline
 from torch import nn
 
+from dgconv.deploy.compile.prepare import graph_of
+from dgconv.deploy.gpu.choice import captured, seconds
+from dgconv.deploy.gpu.model import GpuModel
+from dgconv.models import create_model
+
 START = time.monotonic()
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
-
-from dgconv.deploy.compile.prepare import graph_of  # noqa: E402
-from dgconv.deploy.gpu import layers  # noqa: E402
-from dgconv.deploy.gpu.model import GpuModel  # noqa: E402
-from dgconv.models import create_model  # noqa: E402
-
-ON_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-TOLERANCE = {torch.bfloat16: 3e-2, torch.float16: 4e-3}  # of the norm of float32 scores
+DTYPES = (torch.bfloat16, torch.float16)
+TOLERANCE = 1.5  # times the error that torch makes in the same precision
 ROUNDS = 15
+MODELS: list[nn.Module] = []  # sparse and dense
+
+
+def in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 class Results(dict):
@@ -45,14 +48,18 @@ class Results(dict):
         self.path = path
 
     @contextlib.contextmanager
-    def part(self, name: str):
+    def part(self, name: str, limit: int = 100):
+        """What hangs or fails is noted, and the rest goes on."""
         begin = time.monotonic()
+        signal.signal(signal.SIGALRM, out_of_time)
+        signal.alarm(limit)
         try:
             yield
         except Exception as error:
-            text = traceback.format_exc()
-            print(f"FAILED {name}: {type(error).__name__}: {error}\n{text[-1500:]}", flush=True)
-            self["errors"].append({"part": name, "error": text[-3000:]})
+            print(f"FAILED {name}: {traceback.format_exc()[-1500:]}", flush=True)
+            self["errors"].append({"part": name, "error": in_a_line(error)})
+        finally:
+            signal.alarm(0)
         self.setdefault("seconds", {})[name] = round(time.monotonic() - begin, 1)
         print(f"-- {name}: {time.monotonic() - begin:.1f} s, {time.monotonic() - START:.0f} s in all", flush=True)
         self.save()
@@ -60,6 +67,10 @@ class Results(dict):
     def save(self) -> None:
         if self.path:
             self.path.write_text(json.dumps(self, indent=1, default=str))
+
+
+def out_of_time(*_: object) -> None:
+    raise TimeoutError("this part took too long")
 
 
 def awake(model: nn.Module) -> nn.Module:
@@ -99,85 +110,15 @@ def prepared(model: nn.Module, dtype: torch.dtype) -> GpuModel:
         return GpuModel(graph_of(copy.deepcopy(model)), DEVICE, dtype)
 
 
-def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    return float((actual.double() - expected.double()).norm() / expected.double().norm())
-
-
 @torch.no_grad()
-def check_layers(results: Results) -> None:
-    """Each form of some odd layers against float64, and how often the kept channels are those of float32."""
-    from dgconv.ops.reference import dynamic_group_conv2d_reference
-    from dgconv.ops.triton import dynamic_conv
-    from dgconv.ops.triton.dynamic_conv import Geometry, Tile
-
-    rows = []
-    shapes = [
-        (2, 64, 64, 4, 16, 14, 3, 1),
-        (3, 96, 60, 3, 24, 15, 3, 2),
-        (1, 130, 48, 2, 33, 7, 1, 1),
-        (2, 64, 128, 4, 1, 9, 1, 2),
-    ]
-    tiles = [
-        Tile(64, 16, 16),
-        Tile(64, 32, 16, False, 4, 3),
-        Tile(128, 32, 16, True, 4, 4),
-        Tile(16, 16, 16, True, 4, 4),
-    ]
-    for batch, channels, outputs, heads, keep, side, kernel, stride in shapes if ON_GPU else shapes[:1]:
-        geometry = Geometry(kernel, stride, kernel // 2)
-        x = torch.randn(batch, channels, side, side, device=DEVICE).to(torch.bfloat16)
-        x = x.contiguous(memory_format=torch.channels_last)
-        weight = torch.randn(outputs, channels, kernel, kernel, device=DEVICE).to(torch.bfloat16) / 16
-        width = 8
-        weight1 = torch.randn(heads, width, channels, device=DEVICE)
-        weight2, bias = torch.randn(heads, width, channels, device=DEVICE), torch.ones(heads, channels, device=DEVICE)
-        places = torch.randperm(channels, device=DEVICE).int()
-        sums = dynamic_conv.sums(x)
-        pooled = x.double().mean((2, 3))[:, places.long()]
-        hidden = torch.relu(torch.einsum("hdc,bc->bhd", weight1.double(), pooled))
-        saliency = torch.relu(torch.einsum("hdc,bhd->bhc", weight2.double(), hidden) + bias)
-        order = saliency.float().argsort(dim=-1, descending=True, stable=True)[..., :keep]
-        index, gates = dynamic_conv.select(sums, side * side, weight1, weight2, bias, keep, places)
-        chosen = torch.zeros_like(saliency).scatter_(2, order, 1.0)
-        own = torch.zeros_like(saliency).scatter_(2, places.argsort()[index[..., :keep].long()], 1.0)
-        same = float((chosen == own).double().mean())
-        every = torch.zeros(batch, heads, channels, device=DEVICE).scatter_add_(2, index.long(), gates)
-        expected = dynamic_group_conv2d_reference(x.double(), weight.double(), every.double(), stride, kernel // 2)
-        laid_out = dynamic_conv.lay_out(weight, heads, torch.arange(channels, device=DEVICE))
-        for tile in tiles:
-            try:
-                y, parts = dynamic_conv.convolve(
-                    x, index, gates, laid_out, None, keep, outputs // heads, geometry, tile, with_sums=True
-                )
-                row = {"error": error(y, expected), "sums": error(parts.sum(1), y.float().sum((2, 3)))}
-            except Exception as problem:
-                row = {"failed": f"{type(problem).__name__}: {problem}"[:300]}
-            row |= {
-                "shape": (batch, channels, outputs, heads, keep, side, kernel, stride),
-                "tile": str(tile),
-                "same": same,
-            }
-            bad = "failed" in row or not row["error"] < 1e-2 or not row["sums"] < 1e-2 or same < 1
-            print("BAD" if bad else "ok ", row, flush=True)
-            rows.append(row | {"bad": bad})
-    results["layers_correct"] = rows
-
-
-@torch.no_grad()
-def check_network(results: Results, model: nn.Module, x: torch.Tensor) -> None:
-    """Against the original in float32; float16 keeps the same channels more often than bfloat16."""
-    model.to(DEVICE)
-    before = torch.backends.cudnn.allow_tf32
-    torch.backends.cudnn.allow_tf32 = False
-    expected = model(x)
-    torch.backends.cudnn.allow_tf32 = before
-    model.cpu()
+def check_networks(results: Results, model: nn.Module, x: torch.Tensor) -> None:
     found = {}
-    for dtype, tolerance in TOLERANCE.items():
+    for dtype in DTYPES:
         try:
-            off = error(prepared(model, dtype)(x), expected)
-            found[str(dtype)] = {"error": off, "tolerance": tolerance, "ok": off < tolerance}
+            row = check_network(model, prepared(model, dtype), x.to(dtype))
+            found[str(dtype)] = row | {"ok": row["error"] < TOLERANCE * row["error_of_torch"]}
         except Exception as problem:
+            traceback.print_exc()
             found[str(dtype)] = {"failed": f"{type(problem).__name__}: {problem}"[:500]}
         print("network", dtype, found[str(dtype)], flush=True)
     results["network_correct"] = found
@@ -186,96 +127,13 @@ def check_network(results: Results, model: nn.Module, x: torch.Tensor) -> None:
 def measure_ceilings(results: Results) -> tuple[float, float]:
     """TFLOP/s of a large matrix product on random numbers and TB/s of a copy, bytes read plus written."""
     a, b = (torch.randn(8192, 8192, device=DEVICE).to(torch.bfloat16) for _ in range(2))
-    flops = 2 * 8192**3 / layers.seconds(lambda: a @ b, DEVICE) / 1e12
+    flops = 2 * 8192**3 / seconds(lambda: a @ b, DEVICE) / 1e12
     source = torch.empty(2**31, device=DEVICE, dtype=torch.uint8)
     target = torch.empty_like(source)
-    rate = 2 * source.numel() / layers.seconds(lambda: target.copy_(source), DEVICE) / 1e12
+    rate = 2 * source.numel() / seconds(lambda: target.copy_(source), DEVICE) / 1e12
     results["ceilings"] = {"TFLOP/s": flops, "TB/s": rate}
     print(f"ceilings: {flops:.0f} TFLOP/s, {rate:.2f} TB/s")
     return flops, rate
-
-
-def roofline(results: Results, model: GpuModel, flops: float, rate: float) -> None:
-    """For each shape of layer: the floors, and what its parts and its forms take."""
-    table = results.setdefault("roofline", [])
-    by_shape: dict = {}
-    for shape, form, took in model.tried:
-        by_shape.setdefault(shape, []).append((took, form))
-    model.tried.clear()
-    print(f"{'layer at batch':44} {'macs':>6} {'bytes':>6} {'dense':>6} {'best':>6} us; the best form and the others")
-    for shape, tried in by_shape.items():
-        high = (shape.height + 2 * shape.padding - shape.kernel) // shape.stride + 1
-        wide = (shape.width + 2 * shape.padding - shape.kernel) // shape.stride + 1
-        pixels = shape.batch * high * wide
-        macs = pixels * shape.outputs * shape.heads * shape.keep * shape.kernel**2
-        moved = (
-            2 * shape.batch * (shape.channels * shape.height * shape.width + shape.outputs * shape.heads * high * wide)
-        )
-        x, dense = time_dense(shape)
-        fine = sorted(((took, form) for took, form in tried if isinstance(took, float)), key=lambda pair: pair[0])
-        failed = [(str(form), took) for took, form in tried if not isinstance(took, float)]
-        parts = time_parts(shape, x, fine[0][1])
-        row = {
-            "shape": vars(shape) | {"dtype": str(shape.dtype)},
-            "floor_macs": 2 * macs / flops / 1e12,
-            "floor_bytes": moved / rate / 1e12,
-            "dense": dense,
-            "forms": [(str(form), took) for took, form in fine],
-            "failed": failed,
-            "parts": parts,
-        }
-        table.append(row)
-        name = f"{shape.batch}x{shape.channels}@{shape.height} to {shape.outputs * shape.heads}"
-        name += f" k{shape.kernel} s{shape.stride}"
-        masked = next((took for took, form in fine if form == layers.MASKED), float("nan"))
-        us = [row["floor_macs"], row["floor_bytes"], dense, fine[0][0]]
-        print(f"{name:44} " + " ".join(f"{1e6 * value:6.1f}" for value in us), fine[0][1], end="; ")
-        print(f"masked {1e6 * masked:.0f}, slowest {1e6 * fine[-1][0]:.0f}; alone:", end="")
-        print("".join(f" {part} {1e6 * took:.1f}" for part, took in parts.items()), end="")
-        print(f" failed {len(failed)}: {failed[0]}" if failed else "", flush=True)
-
-
-@torch.no_grad()
-def time_dense(shape: layers.Shape) -> tuple[torch.Tensor, float]:
-    """An input, and the seconds of cuDNN's convolution of it."""
-    x = torch.randn(shape.batch, shape.channels, shape.height, shape.width, device=DEVICE).to(shape.dtype)
-    x = x.contiguous(memory_format=torch.channels_last)
-    weight = torch.randn(shape.outputs * shape.heads, shape.channels, shape.kernel, shape.kernel, device=DEVICE)
-    weight = weight.to(shape.dtype).contiguous(memory_format=torch.channels_last)
-    bias = torch.zeros(len(weight), device=DEVICE, dtype=shape.dtype)
-    window = ((shape.stride,) * 2, (shape.padding,) * 2, (1, 1), 1)
-    try:
-        return x, layers.seconds(lambda: torch.cudnn_convolution_relu(x, weight, bias, *window), DEVICE)
-    except Exception as problem:
-        print(f"cuDNN's fused form: {str(problem)[:100]}")
-        return x, layers.seconds(lambda: nn.functional.conv2d(x, weight, bias, *window), DEVICE)
-
-
-@torch.no_grad()
-def time_parts(shape: layers.Shape, x: torch.Tensor, form: object) -> dict[str, float]:
-    """Seconds of pooling, gate, packing and the convolution that reads what is packed, each alone."""
-    from dgconv.ops.triton import dynamic_conv
-
-    if form == layers.MASKED:
-        return {}
-    heads, width = shape.heads, max(1, shape.channels // (8 if shape.channels < 80 else 16))
-    weights = [torch.randn(heads, width, shape.channels, device=DEVICE) for _ in range(2)]
-    beta, places = torch.ones(heads, shape.channels, device=DEVICE), torch.arange(shape.channels, device=DEVICE).int()
-    sums, pixels = dynamic_conv.sums(x), shape.height * shape.width
-    index, gates = dynamic_conv.select(sums, pixels, *weights, beta, shape.keep, places)
-    size = (shape.outputs * heads, shape.channels, shape.kernel, shape.kernel)
-    weight = dynamic_conv.lay_out(
-        torch.randn(size, device=DEVICE).to(x.dtype), heads, torch.arange(shape.channels, device=DEVICE)
-    )
-    geometry = dynamic_conv.Geometry(shape.kernel, shape.stride, shape.padding)
-    arguments = (x, index, gates, weight, None, shape.keep, shape.outputs, geometry, form)
-    parts = {
-        "sums": lambda: dynamic_conv.sums(x),
-        "gate": lambda: dynamic_conv.select(sums, pixels, *weights, beta, shape.keep, places),
-        "pack": lambda: dynamic_conv.pack(x, index, gates, shape.padding, shape.keep),
-        "pack and convolve": lambda: dynamic_conv.convolve(*arguments, by_head=shape.by_head),
-    }
-    return {name: layers.seconds(call, DEVICE) for name, call in parts.items()}
 
 
 def folded(model: nn.Module, dtype: torch.dtype) -> nn.Module:
@@ -297,7 +155,7 @@ class Static:
     """A function of an image, captured."""
 
     def __init__(self, call, x: torch.Tensor) -> None:
-        self.x, self.graph = x, layers.captured(lambda: call(x), DEVICE)
+        self.x, self.graph = x, captured(lambda: call(x), DEVICE)
 
     def __call__(self) -> None:
         self.graph.replay()
@@ -319,8 +177,8 @@ def compare(results: Results, sparse: GpuModel, dense: nn.Module, compiled, x: t
             try:
                 forms[name] = make()
             except Exception as problem:
-                print(f"FAILED {name} at batch {batch}: {type(problem).__name__}: {str(problem)[:500]}", flush=True)
-                results["errors"].append({"part": f"{name} {batch}", "error": traceback.format_exc()[-3000:]})
+                print(f"FAILED {name} at batch {batch}: {in_a_line(problem)}", flush=True)
+                results["errors"].append({"part": f"{name} {batch}", "error": in_a_line(problem)})
         times: dict[str, list[float]] = {name: [] for name in forms}
         inner = max(1, 64 // batch)
         for call in forms.values():
@@ -371,7 +229,7 @@ def profile(results: Results, sparse: GpuModel, x: torch.Tensor) -> None:
     with profiler(activities=[ProfilerActivity.CUDA]) as found:
         graph.replay()
         torch.cuda.synchronize()
-    rows = sorted(found.key_averages(), key=lambda event: -event.device_time_total)[:14]
+    rows = sorted(found.key_averages(), key=lambda event: -event.device_time_total)[:18]
     kernels = [(event.key[:80], event.count, round(event.device_time_total, 1)) for event in rows]
     results.setdefault("profile", {})[batch] = kernels
     print(f"kernels of a replay at batch {batch}: name, launches, us")
@@ -379,54 +237,67 @@ def profile(results: Results, sparse: GpuModel, x: torch.Tensor) -> None:
         print("  ", *row)
 
 
+def check_parts(results: Results, side: int) -> None:
+    with results.part("stem correct", 20):
+        results["stem_correct"] = check_stem(side)
+    with results.part("layers correct", 40):
+        results["layers_correct"] = check_layers()
+
+
+def images(batch: int, side: int) -> torch.Tensor:
+    return channels_last(batch, 3, side, side)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--quick", action="store_true", help="small: to try the script")
+    parser.add_argument("--only-times", action="store_true", help="no checks, nothing compiled")
     parser.add_argument("--batches", type=int, nargs="+", default=[256, 1, 32])
-    parser.add_argument("--seconds", type=float, default=240, help="after which no further part is begun")
+    parser.add_argument("--seconds", type=float, default=260, help="after which no further part is begun")
     args = parser.parse_args()
     results = Results(args.json)
     torch.backends.cudnn.benchmark = True
     side, batches = (32, [2]) if args.quick or not ON_GPU else (224, args.batches)
     results["machine"] = torch.cuda.get_device_name() if ON_GPU else "cpu"
     results["torch"] = torch.__version__
+    results["date"] = str(date.today())
     print(results["machine"], torch.__version__, flush=True)
 
-    with results.part("layers correct"):
-        check_layers(results)
-    models: list[nn.Module] = []
     with results.part("networks"):
-        models += networks(side)
-    with results.part("network correct"):
-        x = torch.randn(2 if not ON_GPU else 8, 3, side, side, device=DEVICE)
-        check_network(results, models[0], x)
+        MODELS.extend(networks(side))
+    if not args.only_times:
+        with results.part("network correct", 90):
+            check_networks(results, MODELS[0], images(8 if ON_GPU else 2, side))
     if not ON_GPU:
+        check_parts(results, 20)
         return
+    sparse = prepared(MODELS[0], torch.bfloat16)
+    dense = folded(MODELS[1], torch.bfloat16)
+    for batch in batches:
+        x = images(batch, side)
+        with results.part(f"choosing forms at batch {batch}", 60):
+            sparse(x)
+        print("branches side by side:", sparse.side_by_side.get(x.shape))
+        with results.part(f"batch {batch} beside cuDNN", 40):
+            compare(results, sparse, dense, None, x)
+    for batch in [] if args.only_times else batches:
+        x = images(batch, side)
+        with results.part(f"batch {batch} beside all", 80):
+            if time.monotonic() - START < args.seconds:
+                compare(results, sparse, dense, compiled_form(copy.deepcopy(dense), x), x)
+            else:
+                print(f"no time left to compile for batch {batch}")
     flops, rate = 790.0, 4.3
     with results.part("ceilings"):
         flops, rate = measure_ceilings(results)
-    sparse = prepared(models[0], torch.bfloat16)
-    dense = folded(models[1], torch.bfloat16)
     for batch in batches:
-        x = torch.randn(batch, 3, side, side, device=DEVICE).to(torch.bfloat16)
-        x = x.contiguous(memory_format=torch.channels_last)
-        with results.part(f"choosing forms at batch {batch}"):
-            sparse(x)
-        with results.part(f"batch {batch} beside cuDNN"):
-            compare(results, sparse, dense, None, x)
-        with results.part(f"roofline at batch {batch}"):
-            roofline(results, sparse, flops, rate)
-        with results.part(f"profile at batch {batch}"):
-            profile(results, sparse, x)
-    for batch in batches:  # last, for compiling takes minutes
-        x = torch.randn(batch, 3, side, side, device=DEVICE).to(torch.bfloat16)
-        x = x.contiguous(memory_format=torch.channels_last)
-        with results.part(f"batch {batch} beside all"):
-            if time.monotonic() - START < args.seconds:
-                compare(results, sparse, dense, compiled_form(dense, x), x)
-            else:
-                print(f"no time left to compile for batch {batch}")
+        with results.part(f"profile at batch {batch}", 20):
+            profile(results, sparse, images(batch, side))
+    with results.part("roofline", 30):
+        roofline(results, sparse, flops, rate)
+    if not args.only_times and time.monotonic() - START < args.seconds + 50:
+        check_parts(results, 75)
     for row in results.get("networks", []):
         print("==", row)
     print("errors:", [entry["part"] for entry in results["errors"]], f"{time.monotonic() - START:.0f} s")
