@@ -39,6 +39,8 @@ class Brought:
 
 def bring(places: Sequence[Path]) -> Brought:
     """What is in these files and folders, at least one image. What a folder holds beside images is passed over."""
+    if not places:
+        raise UserError("no images are named; name files, folders of them, or Parquet files")
     files: list[Path] = []
     for place in places:
         if place.is_dir():

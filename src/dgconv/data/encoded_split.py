@@ -13,18 +13,18 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UserError
-from .base import Batch, OnSkip
+from .base import Batch, Pass, Split
 from .corrupt import CorruptImage, CorruptImages
 from .crops import SMALLEST, central_view, random_view
 from .decode import Encoded, decode_and, default_workers, none_readable
-from .order import batches_of, draw, epoch_order
+from .draws import draw
 from .stats import Stats
 
 IMAGE_SIZE = 224
 View = Callable[[Image.Image], Image.Image]
 
 
-class EncodedSplit:
+class EncodedSplit(Split):
     """Encoded images and their labels int64 [N], decoded by `workers` processes (0: by this one).
 
     `view` makes of an image what is evaluated, of these `sides` (height, width); by default its middle, a square.
@@ -50,51 +50,33 @@ class EncodedSplit:
         self.smallest_crop = smallest_crop
         self.view, self.sides = view or partial(central_view, size=image_size), sides or (image_size, image_size)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def with_smallest_crop(self, share: float) -> Self:
         """The same images, of which a training crop covers at least this share."""
         split = copy.copy(self)
         split.smallest_crop = share
         return split
 
-    def to(self, device: torch.device | str) -> Self:
-        """The images stay where they are, encoded."""
-        return self
-
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        train: bool,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-        start: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        on_skip: OnSkip | None = None,
-    ) -> Iterator[Batch]:
-        """See `Split.batches`."""
-        order = epoch_order(len(self), batch_size, train=train, generator=generator)
-        crops = Crops(int(draw(2**63 - 1, (1,), generator)), self.smallest_crop) if train else None
-        chosen = batches_of(order, batch_size, start, shard)
-        epoch = _Epoch(self.source, self.labels, self.sides, chosen, crops, self.view, self.corrupt.skip)
+    def go_over(self, asked: Pass) -> Iterator[Batch]:
+        order = asked.order(len(self))
+        crops = Crops(int(draw(2**63 - 1, (1,), asked.generator)), self.smallest_crop) if asked.train else None
+        batches = asked.batches_of(order)
+        epoch = _Epoch(self.source, self.labels, self.sides, batches, crops, self.view, self.corrupt.skip)
         loader = DataLoader(
             epoch,
             batch_size=None,  # an item of the epoch is a batch already
             num_workers=min(self.workers, len(epoch)),
-            pin_memory=torch.device(device).type == "cuda",
+            pin_memory=torch.device(asked.device).type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from torch's global one
         )
-        normalize = self.stats.normalizer(device)
+        normalize = self.stats.normalizer(asked.device)
         for batch in loader:
             if isinstance(batch, UserError):
                 raise batch
             for error in batch[2]:
                 self.corrupt.meet(error)
-            if batch[2] and on_skip:
-                on_skip(len(batch[2]))
-            images, labels = (part.to(device, non_blocking=True) for part in batch[:2])
+            if batch[2] and asked.on_skip:
+                asked.on_skip(len(batch[2]))
+            images, labels = (part.to(asked.device, non_blocking=True) for part in batch[:2])
             if len(labels):
                 yield normalize(images), labels
 

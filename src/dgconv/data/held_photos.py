@@ -15,9 +15,9 @@ from ..errors import UserError
 from .base import Data
 from .crops import RATIO, SMALLEST, TRIES, central_view
 from .decode import decode_all
+from .draws import draw
 from .encoded_split import EncodedSplit
 from .in_memory import InMemorySplit, PixelsOf
-from .order import draw
 from .stats import Stats
 from .tensor_split import TensorSplit, mirror
 

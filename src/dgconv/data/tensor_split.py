@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import pad as pad_borders
 
 from ..errors import UserError
+from .draws import draw
 from .in_memory import InMemorySplit, PixelsOf
-from .order import draw
 from .stats import Stats
 
 

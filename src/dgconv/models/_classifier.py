@@ -55,6 +55,15 @@ class ImageClassifier(nn.Module, ABC):
                 self.config["widths"] = widths
 
 
+class SequentialClassifier(ImageClassifier):
+    """Its feature maps come out of ``features``, one layer after the other."""
+
+    features: nn.Sequential
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        return self.features(x)
+
+
 def check_sizes(name: str, *sizes: int) -> None:
     """Refuses sizes of a network that are no whole numbers of at least 1."""
     if not sizes or not all(isinstance(size, int) and 1 <= size <= MOST_SIZE for size in sizes):

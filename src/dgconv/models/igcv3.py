@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..layers import StandardGroupConv2d
 from ..layers.method import ConvLayer
-from ._classifier import ImageClassifier, check_sizes, check_width, initialize, make_classifier, round_to_eight
+from ._classifier import SequentialClassifier, check_sizes, check_width, initialize, make_classifier, round_to_eight
 from ._registry import norm_after, register_backbone, unless_method
 
 STAGES = (
@@ -47,7 +47,7 @@ class InterleavedBlock(nn.Module):
         return x + self.conv(x) if self.adds_input else self.conv(x)
 
 
-class IGCV3(ImageClassifier):
+class IGCV3(SequentialClassifier):
     """
     Args:
         groups: of its own 1x1 convolutions.
@@ -76,9 +76,6 @@ class IGCV3(ImageClassifier):
         self.features.extend(_conv_norm_act(channels, self.num_features, 1, 1))
         self.classifier = make_classifier(self.num_features, num_classes)
         initialize(self)
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.features(x)
 
 
 def _conv_norm_act(in_channels: int, out_channels: int, size: int, stride: int) -> nn.Sequential:

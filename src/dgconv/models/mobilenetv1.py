@@ -3,10 +3,10 @@
 The 1x1 convolution of each depthwise separable pair takes ``conv_layer``.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..layers.method import ConvLayer
-from ._classifier import ImageClassifier, check_width, initialize, make_classifier, round_to_eight
+from ._classifier import SequentialClassifier, check_width, initialize, make_classifier, round_to_eight
 from ._registry import norm_after, register_backbone
 
 LAYERS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -28,7 +28,7 @@ class SeparableConv(nn.Sequential):
         )
 
 
-class MobileNetV1(ImageClassifier):
+class MobileNetV1(SequentialClassifier):
     """
     Args:
         width: multiplier of all channel counts.
@@ -50,9 +50,6 @@ class MobileNetV1(ImageClassifier):
         self.num_features = channels
         self.classifier = make_classifier(channels, num_classes)
         initialize(self)
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.features(x)
 
 
 @register_backbone(saliency_start="calm")

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..layers.method import ConvLayer
-from ._classifier import ImageClassifier, check_sizes, check_width, initialize, make_classifier, round_to_eight
+from ._classifier import SequentialClassifier, check_sizes, check_width, initialize, make_classifier, round_to_eight
 from ._registry import norm_after, register_backbone
 
 STAGES = (
@@ -46,7 +46,7 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.adds_input else self.conv(x)
 
 
-class MobileNetV2(ImageClassifier):
+class MobileNetV2(SequentialClassifier):
     """
     Args:
         width: multiplier of all channel counts.
@@ -59,12 +59,12 @@ class MobileNetV2(ImageClassifier):
 
     def __init__(
         self,
-        conv_layer: ConvLayer = nn.Conv2d,
-        num_classes: int = 1000,
-        width: float = 1.0,
-        downsample: tuple[int, ...] = (2, 3, 4, 6),
-        stem_stride: int = 2,
-        dropout: float = 0.2,
+        conv_layer: ConvLayer,
+        num_classes: int,
+        width: float,
+        downsample: tuple[int, ...],
+        stem_stride: int,
+        dropout: float,
     ) -> None:
         super().__init__()
         check_sizes("`stem_stride`", stem_stride)
@@ -84,9 +84,6 @@ class MobileNetV2(ImageClassifier):
         self.features.append(_conv_norm_act(channels, self.num_features, 1))
         self.classifier = nn.Sequential(nn.Dropout(dropout), make_classifier(self.num_features, num_classes))
         initialize(self)
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.features(x)
 
 
 @register_backbone(pruning_rate=0.55, squeeze=4)

@@ -4,16 +4,16 @@ The five stages of 3x3 convolutions as they were, then one linear layer. All but
 image, take ``conv_layer``.
 """
 
-from torch import Tensor, nn
+from torch import nn
 
 from ..layers.method import ConvLayer
-from ._classifier import ImageClassifier, check_sizes, initialize, make_classifier
+from ._classifier import SequentialClassifier, check_sizes, initialize, make_classifier
 from ._registry import norm_after, register_backbone
 
 WIDTHS = (1, 2, 4, 8, 8)  # of the stages, in units of the first
 
 
-class VGG(ImageClassifier):
+class VGG(SequentialClassifier):
     """
     Args:
         stages: convolutions a stage; max-pooling halves the size between two.
@@ -41,9 +41,6 @@ class VGG(ImageClassifier):
         self.num_features = channels
         self.classifier = make_classifier(channels, num_classes)
         initialize(self)
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.features(x)
 
 
 @register_backbone(saliency_start="calm")

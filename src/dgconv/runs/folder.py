@@ -64,6 +64,11 @@ class RunFolder:
     def has_config(self) -> bool:
         return (self.path / CONFIG).exists()
 
+    def refuse_for_several(self) -> None:
+        """Refuses it as the place of several runs, whose files would lie among its own."""
+        if self.has_config:
+            raise UserError(f"{self.path} is the run folder of one network; name another folder with `out`")
+
     @property
     def config_file(self) -> Path:
         """Its path, to be named in messages."""

@@ -13,8 +13,8 @@ from .distillation import Distillation
 from .freezing import ChoiceFreezing
 from .losses import DEFAULT_ANGLE_WEIGHT, SaliencyLosses
 from .mac_budget import MacBudget
-from .recipe import TrainingTable
 from .schedule import GateSchedule
+from .tables import TrainingTable
 from .threshold import GlobalThreshold, macs_per_saliency
 
 

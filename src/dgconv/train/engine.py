@@ -18,10 +18,10 @@ from ..files import check_folder
 from ..runs import Checkpoint, RunFolder
 from ..runs.leftovers import remove_leftovers
 from ..runs.lock import content_of, locked, remove_if_empty
+from .beginning import refuse_mistakes
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank
 from .recipe import Recipe
-from .run import refuse_mistakes
 from .side_by_side import FinishedRun, Job, Queue, Silent, Watcher, save_for_good
 from .stop import Stopped, TimeLimit, stop_requests
 

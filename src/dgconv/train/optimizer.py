@@ -9,7 +9,7 @@ from ..errors import UserError
 from ..layers.method import MethodLayer
 from ..layers.select import dynamic_layers
 from ..pruning import FilterPruning
-from .recipe import TrainingTable
+from .tables import TrainingTable
 
 
 def make_optimizer(model: nn.Module, training: TrainingTable, device: torch.device, steps: int) -> torch.optim.SGD:

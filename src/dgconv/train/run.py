@@ -1,6 +1,5 @@
 """One network under training: its state, its steps and its epochs, on a CPU, a GPU or a share of several."""
 
-import copy
 import logging
 import time
 from collections.abc import Iterator
@@ -15,21 +14,25 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..data import Data
-from ..data.sample import labelled_sample, sample
 from ..environment import describe_environment
 from ..errors import UserError
 from ..layers.controller import Place
 from ..layers.saliency import passing_overflow
 from ..layers.select import dynamic_layers
-from ..models import ImageClassifier
-from ..models.storage import snapshot, start_from
+from ..models.storage import snapshot
 from ..ops.overlap import overlapping
 from ..runs import Checkpoint, EpochMetrics, Position, RunFolder, RunLog
 from ..runs.checkpoint import save_checkpoint
-from .classes import refuse_other_classes
+from .beginning import (
+    build_model,
+    examples_of,
+    images_to_measure,
+    memory_format_of,
+    refuse_uneven_shares,
+    teacher_of,
+)
 from .controllers import controllers_of
 from .diagnose import Diverged, first_bad_layer
-from .distillation import load_teacher
 from .distributed import any_rank, rank, sum_over_ranks, synchronize_batch_norm, world_size
 from .evaluate import Evaluation, Evaluator
 from .graphs import CapturedCall
@@ -38,13 +41,11 @@ from .mac_budget import MacBudget
 from .metrics import EVALUATING, EpochEnd, Evaluating
 from .optimizer import make_optimizer, momenta
 from .recipe import Recipe
-from .run_state import put_back_lost_files, refuse_other_recipe, restore, take_checkpoint, write_epoch
+from .run_state import put_back_lost_files, restore, take_checkpoint, write_epoch
 from .schedule import cosine_learning_rate, pruning_ramp
 from .writer import BackgroundWriter
 
 log = logging.getLogger(__name__)
-
-MEASURED_IMAGES = 128  # on which a MAC budget is kept
 
 
 class Run:
@@ -59,12 +60,12 @@ class Run:
         resume_from: Checkpoint | None = None,
         side_by_side: int = 1,
     ) -> None:
-        _refuse_uneven_shares(recipe, data)
+        refuse_uneven_shares(recipe, data)
         self.recipe, self.folder, self.data, self.device = recipe, folder, data, device
         self.training = training = recipe.training
         torch.manual_seed(training.seed)
-        self.model = _build_model(recipe, data, is_resumed=resume_from is not None).to(device)
-        self.memory_format = self.model.gpu_memory_format if device.type == "cuda" else torch.channels_last
+        self.model = build_model(recipe, data, is_resumed=resume_from is not None).to(device)
+        self.memory_format = memory_format_of(self.model, device, training.autocast_dtype)
         self.forward: nn.Module = self.model
         if world_size() > 1:
             synchronize_batch_norm(self.model)
@@ -75,15 +76,15 @@ class Run:
             self.forward = torch.compile(self.forward)  # type: ignore[assignment]
         self.steps_per_epoch = max(1, len(data.train) // training.batch_size)
         self.optimizer = make_optimizer(self.model, training, device, self.steps_per_epoch * training.epochs)
-        images = partial(_images_to_measure, data, device)  # which does not hold the run
-        examples = partial(_examples, data, device)
+        images = partial(images_to_measure, data, device)  # which does not hold the run
+        examples = partial(examples_of, data, device)
         self.controllers = controllers_of(
             self.model,
             training,
             input_size=data.input_size,
             images=images,
             examples=examples,
-            teacher=_teacher(recipe, data, device, self.memory_format),
+            teacher=teacher_of(recipe, data, device),
         )
         for member in self.controllers.members:
             if isinstance(member, MacBudget):
@@ -303,64 +304,3 @@ class Run:
         checkpoint = take_checkpoint(self)
         if checkpoint:
             self.writer.submit(lambda: save_checkpoint(self.folder, checkpoint))
-
-
-def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Checkpoint | None) -> None:
-    """What :class:`Run` would refuse, without beginning one."""
-    _refuse_uneven_shares(recipe, data)
-    if resume_from:
-        refuse_other_recipe(resume_from, recipe, folder)
-        refuse_other_classes(resume_from.classes, data, folder)
-    model = _build_model(recipe, data, is_resumed=resume_from is not None)
-    make_optimizer(model, recipe.training, torch.device("cpu"), steps=1)
-    controllers_of(model, recipe.training, input_size=data.input_size)
-    _teacher(recipe, data, torch.device("cpu"), torch.channels_last)
-
-
-def _build_model(recipe: Recipe, data: Data, is_resumed: bool) -> ImageClassifier:
-    """The network, after a copy of it has shown that it can be trained on images so small, and so few at a time."""
-    model = recipe.build_model(len(data.classes))
-    batch_size = recipe.training.batch_size
-    few = min(2, batch_size, len(data.train))
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            copy.deepcopy(model).train()(torch.zeros(few, *data.input_size))
-    except (RuntimeError, ValueError) as error:
-        size = " x ".join(map(str, data.input_size[1:]))
-        raise UserError(
-            f"{recipe.model.name} cannot be trained on images of {size} pixels in batches of {batch_size}: {error}. "
-            "Give a greater `image_size` or `batch_size`"
-        ) from error
-    if recipe.training.init_from is not None and not is_resumed:
-        start_from(model, recipe.training.init_from)
-    return model
-
-
-def _teacher(
-    recipe: Recipe, data: Data, device: torch.device, memory_format: torch.memory_format
-) -> ImageClassifier | None:
-    if recipe.training.teacher is None:
-        return None
-    return load_teacher(recipe.training.teacher, data).to(device=device, memory_format=memory_format)  # type: ignore[call-overload]
-
-
-def _images_to_measure(data: Data, device: torch.device) -> Tensor:
-    """The same training images after each epoch, as they are."""
-    return next(sample(data.train, MEASURED_IMAGES, device=device))
-
-
-def _examples(data: Data, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The same training images whenever they are asked for, with their labels; all ranks have the same."""
-    return next(labelled_sample(data.train, MEASURED_IMAGES, device=device))
-
-
-def _refuse_uneven_shares(recipe: Recipe, data: Data) -> None:
-    """Each rank must have as many images of a batch as the others, and where there are fewer, of all there are."""
-    batch_size = recipe.training.batch_size
-    if batch_size % world_size():
-        raise UserError(f"batch size {batch_size} must be a multiple of the {world_size()} processes")
-    if min(batch_size, len(data.train)) % world_size():
-        raise UserError(
-            f"the {len(data.train)} training images do not fill a batch of {batch_size}, and cannot be shared "
-            f"evenly by the {world_size()} processes. Give a smaller `batch_size`"
-        )
