@@ -17,9 +17,10 @@ from ..models import ImageClassifier
 from ..pruning import what_will_be_left
 from ..train.mac_budget import MacBudget
 from ..train.optimizer import make_optimizer
-from ..train.recipe import Recipe, TrainingTable
+from ..train.recipe import Recipe
 from ..train.recipe_files import Reported, reported_for
 from ..train.schedule import WARM_UP_END
+from ..train.tables import TrainingTable
 
 TIMED_STEPS, TIMED_PIXELS = 2, 200_000  # of a training that is to be estimated; the pixels of all images of a step
 

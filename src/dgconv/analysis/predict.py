@@ -58,6 +58,8 @@ class Predictor:
         """All images, in their order; ``tell`` hears how many are done."""
         if top < 1:
             raise UserError(f"`top` must be at least 1, got {top}")
+        if workers is not None and workers < 0:
+            raise UserError(f"`workers` must be at least 0, got {workers}; 0 decodes without worker processes")
         found: dict[int, Prediction] = {}
         corrupt = _Corrupt()
         begin, in_network = time.perf_counter(), 0.0

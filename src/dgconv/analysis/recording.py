@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data import Split
-from ..data.base import Batch
+from ..data.base import Batch, Pass
 from ..errors import UserError
 from ..layers import DynamicGroupConv2d
 from ..layers.select import dynamic_layers
@@ -173,19 +173,16 @@ def record_run(
     return recording, evaluation
 
 
-class _WatchedSplit:
+class _WatchedSplit(Split):
     """A split that tells a recording the labels of each batch before it hands the batch out."""
 
     def __init__(self, split: Split, recording: Recording) -> None:
         self.split, self.recording, self.labels = split, recording, split.labels
 
-    def __len__(self) -> int:
-        return len(self.split)
-
     def to(self, device: torch.device | str) -> "_WatchedSplit":
         return _WatchedSplit(self.split.to(device), self.recording)
 
-    def batches(self, *args: Any, **options: Any) -> Iterator[Batch]:
-        for x, labels in self.split.batches(*args, **options):
+    def go_over(self, asked: Pass) -> Iterator[Batch]:
+        for x, labels in self.split.batches(**vars(asked)):
             self.recording.tell_labels(labels)
             yield x, labels

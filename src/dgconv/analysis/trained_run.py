@@ -189,7 +189,7 @@ def open_runs(
     if not folders:
         raise UserError("name at least one run folder")
     if examples < 2:
-        raise UserError(f"examples must be at least 2, got {examples}")
+        raise UserError(f"`examples` must be at least 2, got {examples}")
     runs = [TrainedRun(find_run(folder), data_dir, device, examples) for folder in folders]
     if trained_here := [run.recipe.data.name for run in runs if "recipe" in run.config]:
         refuse_unused_folder(data_dir, trained_here)

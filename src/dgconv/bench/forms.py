@@ -69,7 +69,7 @@ def all_forms(
                     forms += _torch_forms(kind, model, compile and kind == "dense")
                 if source and kind == "dense":
                     forms += [_rival(runtime, source) for runtime in RUNTIMES if runtime.precision == precision]
-                forms.append(_ours(kind, model, precision, calibration))
+                forms.append(_ours(kind, model, precision, calibration, input_size))
         yield forms
 
 
@@ -106,8 +106,13 @@ def _rival(runtime: Runtime, source: Source) -> Form:
     return Form("dense", runtime.name, lambda: runtime.get_ready(source), precision=runtime.precision)
 
 
-def _ours(kind: Kind, model: nn.Module, precision: Precision, calibration: Tensor) -> Form:
-    return Form(kind, OURS, lambda: Prepared(prepare_as(model, precision, calibration)), precision=precision)
+def _ours(
+    kind: Kind, model: nn.Module, precision: Precision, calibration: Tensor, input_size: tuple[int, int, int]
+) -> Form:
+    def get_ready() -> Make:
+        return Prepared(prepare_as(model, precision, calibration, example=torch.zeros(1, *input_size)))
+
+    return Form(kind, OURS, get_ready, precision=precision)
 
 
 @dataclass(frozen=True)

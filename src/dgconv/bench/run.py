@@ -1,5 +1,6 @@
 """How long a network takes on this machine's CPU, in several forms and beside others."""
 
+import math
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -231,12 +232,14 @@ def _measure_forms(
 
 def disagreements(gaps: dict[Form, float], why: Callable[[Form], str] = lambda form: "") -> list[str]:
     """A warning for each form that computes something else than torch, and why, where that is known."""
-    return [
-        " ".join(filter(None, (form.title, form.layout)))
-        + f" differs from torch by {gap:.1g} of the largest logit{why(form)}"
-        for form, gap in gaps.items()
-        if not gap <= AGREE[form.precision]  # NaN is no agreement
-    ]
+    told = []
+    for form, gap in gaps.items():
+        name = " ".join(filter(None, (form.title, form.layout)))
+        if math.isnan(gap):
+            told.append(f"{name} cannot be compared with torch: there are logits that are NaN or infinite")
+        elif gap > AGREE[form.precision]:
+            told.append(f"{name} differs from torch by {gap:.1g} of the largest logit{why(form)}")
+    return told
 
 
 def _tied(networks: dict[Kind, nn.Module], images: Tensor, form: Form) -> str:

@@ -21,6 +21,7 @@ def export(
     out: Path,
     format: Format | None = None,
     precision: Precision = "float32",
+    freeze: bool = False,
     data_dir: str | None = None,
     json: bool = False,
 ) -> None:
@@ -35,20 +36,25 @@ def export(
         out: File to write: .onnx, or .pt2 for torch and aoti; for prepared a folder.
         format: What to write; default onnx, of int8 prepared.
         precision: int8 takes the ranges of numbers from some training images of the run's data set.
+        freeze: Of prepared: fix the choices that are the same of all those images, and are then not made anew.
         data_dir: Folder of the data set, if it is no longer where it was.
         json: Print JSON instead of lines.
     """
     check_file(out)
-    format = format or ("onnx" if precision == "float32" else "prepared")
+    format = format or ("onnx" if precision == "float32" and not freeze else "prepared")
     check_precision(precision, format)
+    if freeze and format != "prepared":
+        raise UserError(f"`freeze` is for the format prepared, not for {format}")
     found, calibration = find_run(run), None
-    if precision == "int8":
+    if precision == "int8" or freeze:
         (trained,) = open_runs([found.path], data_dir)
         calibration = calibration_images(trained.data.train, count=RANGE_IMAGES)
     elif data_dir is not None:
-        raise UserError("only int8 looks at images: leave `data_dir` out, or set `precision`")
+        raise UserError("only int8 and `freeze` look at images: leave `data_dir` out, or set `precision`")
     inputs = known_inputs(found, data_dir, name=str(run)) if format == "prepared" else None
-    exported = export_run(found, out, format, precision=precision, calibration=calibration, inputs=inputs)
+    exported = export_run(
+        found, out, format, precision=precision, calibration=calibration, inputs=inputs, freeze=freeze
+    )
     show(exported.to_dict(), json, lambda _: print_export(console, exported))
 
 

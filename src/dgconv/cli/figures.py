@@ -6,6 +6,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from ..files import check_folder
+from . import with_flags
 from ._device import find_device
 from ._output import console, show
 
@@ -38,7 +39,7 @@ def figures(
 
     def tell(made: Made) -> None:
         what = f"{made.figure} of {made.run}" if made.run else made.figure
-        said = ", ".join(map(str, made.files[:2])) if made.files else f"left out: {made.reason}"
+        said = ", ".join(map(str, made.files[:2])) if made.files else f"left out: {with_flags(made.reason)}"
         console.print(f"{what}: {said}", soft_wrap=True, markup=False, highlight=False)
 
     results = []

@@ -12,6 +12,7 @@ from ..compare.frontier import PICTURE, PRECISIONS, Frontier, PointResult
 from ..errors import UserError, visible
 from ..files import check_folder
 from ..text import print_table
+from ..values import SIZE
 from ._device import find_device
 from ._output import console, make_console, show
 
@@ -55,6 +56,11 @@ def frontier(
     from ..train.stop import TimeLimit
     from ._display import TrainingDisplay
 
+    for name, given in {"seeds": seeds, "image_sizes": image_sizes}.items():
+        if not given:
+            raise UserError(f"`{name}` stands there with nothing behind it; name at least one, or leave it out")
+    for side in image_sizes:
+        SIZE.check("image_sizes", side)
     plan = Study.read(study).only(points)
     folder = out or Path("runs") / f"frontier-{study.stem}"
     runs = plan_study(plan, seeds, data_dir, folder)

@@ -57,6 +57,8 @@ def predict(
     if out is not None:
         predictions.write_parquet(out)
     show(predictions.to_dict(), json, lambda _: print_predictions(console, predictions, out))
+    if not predictions.answered:
+        raise UserError("no image has an answer; what is wrong with each is said above")
 
 
 def print_predictions(console: Console, predictions: Predictions, out: Path | None = None) -> None:

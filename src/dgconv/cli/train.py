@@ -26,8 +26,9 @@ from ..models._registry import all_options
 from ..runs import RunFolder
 from ..runs.lock import remove_if_empty
 from ..train import Recipe, Stopped, TimeLimit, distributed, load_recipe, train_all
-from ..train.recipe import ABOUT, DataTable, TrainingTable
+from ..train.recipe import ABOUT
 from ..train.recipe_files import Reported
+from ..train.tables import DataTable, TrainingTable
 from ._device import find_device
 from ._display import TrainingDisplay
 from ._output import console, make_console, millions, show_each

@@ -16,7 +16,7 @@ from ..errors import UserError
 from ..files import check_folder
 from ..train import Stopped
 from ..train.distributed import rank, started_by_torchrun
-from ..train.recipe import DataTable, Precision
+from ..train.tables import DataTable, Precision
 from ..tuning.goal import Goal, Request, State
 from ..tuning.process import PLAN
 from ..tuning.result import Tuned

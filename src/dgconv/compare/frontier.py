@@ -153,7 +153,7 @@ def _network(run: StudyRun, precision: Precision, images: Tensor) -> tuple[Prepa
     else:
         network = run.recipe.build_model(len(kept.config["classes"]))
         settle_(network, (3, images.shape[2], images.shape[3]))
-    prepared = prepare_as(as_it_runs(network), precision, images[:CALIBRATION_IMAGES])
+    prepared = prepare_as(as_it_runs(network), precision, images[:CALIBRATION_IMAGES], freeze="auto")
     return prepared, "trained" if kept.has_weights else "random"
 
 

@@ -17,6 +17,7 @@ from ..environment import one_thread
 from ..errors import UserError, unknown_name
 from ..models import create_model
 from ..models._registry import list_backbones
+from ..runs import RunFolder
 from ..train import FinishedRun, Recipe
 from ..values import SHARE
 from .budget import options_for_budget
@@ -74,9 +75,12 @@ def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]
     """All that can be wrong is said here, before anything is trained."""
     if settings.backbone not in list_backbones():
         raise unknown_name("backbone", settings.backbone, list_backbones())
+    RunFolder(folder).refuse_for_several()
     SHARE.check("budget", settings.budget)
-    if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
-        raise UserError(f"seeds must differ from each other, got {' '.join(map(str, settings.seeds)) or 'none'}")
+    if not settings.seeds:
+        raise UserError("`seeds` must be at least one, got none")
+    if len(set(settings.seeds)) < len(settings.seeds):
+        raise UserError(f"`seeds` must differ from each other, got {' '.join(map(str, settings.seeds))}")
     refuse_unused_folder(settings.data_dir, [settings.data])
     side = Recipe.of(model=settings.backbone, **settings.shared).data.facts().side
     check_matplotlib()

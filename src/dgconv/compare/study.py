@@ -129,6 +129,7 @@ class StudyRun:
 
 def plan_study(study: Study, seeds: Sequence[int], data_dir: str | None, folder: Path) -> list[StudyRun]:
     """All networks, the first seed of each before any second."""
+    RunFolder(folder).refuse_for_several()
     return [
         StudyRun(point, seed, study.recipe(point, seed, data_dir, folder), folder / run_name(point.name, seed))
         for seed in seeds
@@ -191,7 +192,7 @@ def _measure_deployed(folder: Path) -> None:
     calibration = next(sample(_DATA.train, CALIBRATION_IMAGES))
     found: dict[str, Any] = {"parameters": sum(parameter.numel() for parameter in network.parameters())}
     for precision in ("float32", "int8"):
-        prepared = prepare_as(network, precision, calibration)
+        prepared = prepare_as(network, precision, calibration, freeze="auto")
         found[precision] = evaluate(prepared, _DATA.test).error
         if precision == "int8":
             save(prepared, folder / INT8)

@@ -44,7 +44,9 @@ class Session:
         self.images = Images(self.data)
         self.layers = {name: (layer.heads, layer.in_channels) for name, layer in dynamic_layers(run.model)}
         self.trained_rate = self._asked_last = run.trained_rate
-        others = {rate for rate in map(check_pruning_rate, rates) if abs(rate - self.trained_rate) > SAME_RATE}
+        for rate in rates:
+            check_pruning_rate(rate, "rates")
+        others = {rate for rate in rates if abs(rate - self.trained_rate) > SAME_RATE}
         self.rates = sorted({*others, self.trained_rate})
         self._made = Once()
 

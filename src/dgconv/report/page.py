@@ -1,9 +1,7 @@
 """The page: contents into the template, with its style and script inside, and onto the disk."""
 
-from importlib import resources
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 from ..errors import UserError
@@ -11,26 +9,18 @@ from ..files import write_atomically
 from .contents import Contents
 from .curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart_data
 from .missing import by_reason
-
-FILES = resources.files("dgconv") / "report"
+from .templates import FILES, templates_of
 
 
 def render(contents: Contents) -> str:
     """One HTML document that needs nothing else. Everything from run folders is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dgconv", "report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("report")
     environment.filters |= {"millions": millions, "duration": duration, "by_reason": by_reason, "microseconds": micro}
     environment.globals["box"] = {
         "width": WIDTH, "height": HEIGHT, "left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM,
     }  # fmt: skip
     page = environment.get_template("page.html").render(
         contents=contents,
-        style=Markup((FILES / "page.css").read_text()),
         script=Markup((FILES / "page.js").read_text()),
         chart_data=Markup(chart_data(contents.charts, [section.title for section in contents.sections])),
     )

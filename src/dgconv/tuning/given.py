@@ -1,17 +1,17 @@
 """Data that a program has in its hands, batches of images and labels, as a data set to train on."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..data import Data
-from ..data.base import Batch, OnSkip
+from ..data.base import Batch, Pass, Split
 from ..errors import UserError
 
 
-class LoaderSplit:
+class LoaderSplit(Split):
     """Anything that gives batches (images, labels) when it is iterated, again and again, as a ``DataLoader``.
 
     It augments and shuffles as it likes; images are regrouped to the size of batch that is asked for.
@@ -25,12 +25,6 @@ class LoaderSplit:
         self.labels = torch.cat(parts)
         if len(self.labels) and next(iter(self._given()), None) is None:
             raise UserError(f"`{name}` can be iterated only once; give a DataLoader or a list of batches")
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def to(self, device: torch.device | str) -> Self:
-        return self
 
     def _given(self) -> Iterator[Batch]:
         for batch in self.source:
@@ -47,21 +41,11 @@ class LoaderSplit:
                 )
             yield images.float(), labels.long()
 
-    def batches(
-        self,
-        batch_size: int,
-        *,
-        train: bool,
-        generator: torch.Generator | None = None,
-        device: torch.device | str = "cpu",
-        start: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        on_skip: OnSkip | None = None,
-    ) -> Iterator[Batch]:
-        """See `Split.batches`. Only a share of each batch is held in memory."""
-        which, of = shard
-        size = min(batch_size, len(self))
-        total = len(self) // size if train else -(-len(self) // size)
+    def go_over(self, asked: Pass) -> Iterator[Batch]:
+        """Only a share of each batch is held in memory."""
+        which, of = asked.shard
+        size = min(asked.batch_size, len(self))
+        total = len(self) // size if asked.train else -(-len(self) // size)
         kept: list[Batch] = []
         number, place = 0, 0  # of the batch, and in it
         for images, labels in self._given():
@@ -69,16 +53,16 @@ class LoaderSplit:
                 taken = min(size - place, len(labels))
                 mine = torch.arange(taken)
                 mine = mine[(mine + place) % of == which]
-                if number >= start and len(mine):
+                if number >= asked.start and len(mine):
                     kept.append((images[mine], labels[mine]))
                 images, labels = images[taken:], labels[taken:]
                 place += taken
                 if place == size:
                     if kept:
-                        yield _joined(kept, device)
+                        yield _joined(kept, asked.device)
                     kept, number, place = [], number + 1, 0
-        if kept and not train:
-            yield _joined(kept, device)
+        if kept and not asked.train:
+            yield _joined(kept, asked.device)
 
 
 def _joined(parts: list[Batch], device: torch.device | str) -> Batch:

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..files import read_whole, write_atomically
 from ..layers.gate import check_pruning_rate
 from ..train.distributed import rank
-from ..train.recipe import DataTable, Precision
+from ..train.tables import DataTable, Precision
 from ..values import COUNT, FACTOR, LONGEST_JSON, POSITIVE, load_json, read_values
 
 STATE = "tune.json"

@@ -4,7 +4,6 @@ import copy
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +19,10 @@ from ..deploy.precision import Precision, prepare_as
 from ..deploy.run.prepared import PreparedModel
 from ..errors import UserError
 from ..layers import DynamicGroupConv2d
-from ..layers.convert import convert_
+from ..layers.convert import DGCConfig, convert_
 from ..layers.gate import check_pruning_rate
 from ..layers.mode import evaluating
+from ..layers.select import dynamic_layers
 from ..models._converted import Converted, convert_as_told_
 from ..text import as_text
 from ..values import read_values
@@ -206,27 +206,39 @@ class _Timed:
         self.dense: dict[Precision, PreparedModel] = {}
         for precision in precisions:
             try:
-                self.dense[precision] = prepare_as(model, precision, example)
+                self.dense[precision] = prepare_as(model, precision, example, example=example)
             except UserError as error:
                 if precision == "float32":
                     raise
                 self.notes.append(f"{precision} is left out: {error}")
         if not self.dense:
-            self.dense["float32"] = prepare_as(model, "float32")
+            self.dense["float32"] = prepare_as(model, "float32", example=example)
         self.reasons: dict[str, str] = {}
 
     def with_heads(self, heads: int, rate: float) -> dict[Precision, PreparedModel]:
         """The network with every layer dynamic that can be."""
         model = copy.deepcopy(self.model)
-        layer = partial(DynamicGroupConv2d, heads=heads, pruning_rate=rate, saliency_start="calm")
+        config = DGCConfig(heads=heads, pruning_rate=rate)
         first = next(iter(self.convolutions))
+        _, channels, height, width = self.example.shape
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            report = convert_(model, layer, lambda name, conv: name != first or "first convolution")
+            report = convert_(
+                model,
+                config,
+                lambda name, conv: name != first or "first convolution",
+                input_size=(channels, height, width),
+            )
+            replaced = {row.name for row in report.replaced}
+            for name, layer in dynamic_layers(model):
+                if name in replaced and isinstance(layer, DynamicGroupConv2d):
+                    layer.generator.calm()  # images choose; of saliencies that are all 1, each keeps the same channels
         self.reasons |= {row.name: row.reason for row in report.left if heads == HEADS[-1] or row.name == first}
-        self.can = {row.name for row in report.replaced}
+        self.can = replaced
         with evaluating(model):
-            return {precision: prepare_as(model, precision, self.example) for precision in self.dense}
+            return {
+                precision: prepare_as(model, precision, self.example, example=self.example) for precision in self.dense
+            }
 
     def times(self, forms: Mapping[Any, PreparedModel]) -> dict[Any, dict[str, float]]:
         """Median seconds of each convolution by its name, and of the whole call as "", interleaved."""

@@ -152,9 +152,10 @@ class Process:
         model = load_model(folder)
         trained = self.state.step("trained error", lambda: evaluate(model, self.data.test).error)
         rows.append(row_of(f"converted and fine-tuned, {settings['epochs']} epochs", "float32", trained, None))
-        steps.measure_norms_anew(model, self.data)
+        is_better = steps.measure_norms_anew(model, self.data)
         error = self.state.step("error", lambda: evaluate(model, self.data.test).error)
-        rows.append(row_of("batch norms measured anew", "float32", error, None))
+        what = "batch norms measured anew" if is_better else "batch norms as training left them"
+        rows.append(row_of(what, "float32", error, None))
         if self.goal.max_drop is not None:
             most = before["error"] + self.goal.max_drop
             model, rate, error = steps.within_drop(model, self.data, most, error, self.tell)
@@ -226,11 +227,11 @@ class Process:
         for row in rows:
             which = "original" if row["what"] == AS_IT_IS else "tuned"
             row["seconds"] = row["seconds"] or found.get((which, row["precision"]), (0, None))[1]
-        which, precision = self._best(found, before)
+        runtime, dense = steps.fastest(bench, "float32")
+        which, precision = self._best(found, before, dense)
         error, seconds = found[which, precision]
         is_gain = which == "tuned"
         best = forms[precision].prepared if is_gain else steps.prepare_again(original, precision, self.data)
-        runtime, dense = steps.fastest(bench, "float32")
         int8_runtime, dense_int8 = steps.fastest(bench, "int8")
         verdict = (
             f"{dense / seconds:.2f}x faster than the fastest dense float32 ({runtime}), error "
@@ -278,14 +279,19 @@ class Process:
         return Tuned(plain(tuned or original), best, plan, results, self.folder)
 
     def _best(
-        self, found: dict[tuple[str, Precision], tuple[float, float | None]], before: dict[str, Any]
+        self, found: dict[tuple[str, Precision], tuple[float, float | None]], before: dict[str, Any], dense: float
     ) -> tuple[str, Precision]:
-        """The fastest of our forms whose error is allowed."""
+        """The fastest of our forms whose error is allowed; of the tuned network only where it takes less than ``dense``
+        seconds, for nothing is gained otherwise."""
         drop = self.goal.max_drop
         most: dict[str, float] = {}
         for which in ("original", "tuned"):
             if (which, "float32") in found:
                 own = found[which, "float32"][0]
                 most[which] = before["error"] + drop if drop is not None else own + INT8_DROP
-        candidates = [(which, precision, *values) for (which, precision), values in found.items()]
+        candidates = [
+            (which, precision, error, seconds)
+            for (which, precision), (error, seconds) in found.items()
+            if which == "original" or (seconds is not None and seconds < dense)
+        ]
         return steps.pick_form(candidates, most) or ("original", "float32")

@@ -1,30 +1,18 @@
 """The page about a tuning: before and after, what each step cost and gained, layers, and the alternatives."""
 
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
 from ..files import write_atomically
-from ..version import __version__
+from ..report.templates import templates_of
 
 
 def write_report(results: dict[str, Any], file: Path) -> int:
     """One HTML document that needs nothing beside it; the number of its bytes. Names in it are escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("dgconv", "tuning"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates_of("tuning")
     environment.filters |= {"ms": milliseconds, "us": microseconds, "bar": bar}
-    style = (resources.files("dgconv") / "report" / "page.css").read_text()
-    page = environment.get_template("page.html").render(
-        results=results, style=Markup(style), version=__version__, bars=bars(results), threads=threads_of(results)
-    )
+    template = environment.get_template("page.html")
+    page = template.render(results=results, bars=bars(results), threads=threads_of(results))
     content = page.lstrip().encode()
     write_atomically(file, content)
     return len(content)

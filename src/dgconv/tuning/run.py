@@ -17,7 +17,7 @@ from ..files import UNFINISHED, check_folder, read_whole
 from ..models.others import GIVEN, allow, copies_of, is_of_others
 from ..runs.lock import content_of, locked
 from ..train.distributed import rank, started_by_torchrun
-from ..train.recipe import DataTable
+from ..train.tables import DataTable
 from ..values import LONGEST_JSON, load_json
 from .given import data_of
 from .goal import Goal, Request, State

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..analysis.rate import RANGE_IMAGES, adapt_norms, calibration_images, set_rate
@@ -24,21 +25,23 @@ from ..deploy.run.prepared import PreparedModel
 from ..environment import is_lack_of_memory
 from ..errors import UserError
 from ..files import write_atomically
+from ..layers.mode import evaluating
 from ..layers.select import dynamic_layers
 from ..models import ImageClassifier
 from ..runs.tensors import to_bytes
 from ..train import Recipe, Stopped, TimeLimit, train_all
 from ..train.evaluate import evaluate
-from ..train.recipe import DataTable, ModelTable, TrainingTable
 from ..train.run import Run
 from ..train.side_by_side import Watcher
+from ..train.tables import DataTable, ModelTable, TrainingTable
 from .network import plain
 
 PRECISIONS: tuple[Precision, ...] = ("float32", "int8")
 MOST_EPOCHS = 30
 TIMED_STEPS = 4
 REPEATS: int | None = None  # of each form that is timed; as many as some seconds hold
-NORM_IMAGES = 512  # on which batch norms are measured anew
+NORM_IMAGES, NORM_BATCH = 512, 64  # on which batch norms are measured anew
+LOSS_IMAGES = 1024  # on which they are compared with those of the training
 LOWER = (0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.35, 0.2, 0.0)  # times the trained rate, tried for an allowed drop
 RAMP_END = 0.6  # of the training: the rest is fine-tuning at the full rate
 OURS = "prepared"
@@ -67,7 +70,8 @@ def forms_of(model: nn.Module, data: Data, notes: list[str], name: str) -> dict[
 
 def prepare_again(model: nn.Module, precision: Precision, data: Data) -> PreparedModel:
     """The same form that :func:`forms_of` has tried."""
-    return prepare_as(plain(model), precision, calibration_images(data.train, count=RANGE_IMAGES))
+    images = calibration_images(data.train, count=RANGE_IMAGES)
+    return prepare_as(plain(model), precision, images, example=images[:1])
 
 
 def time_all(model: nn.Module | None, dense: nn.Module, data: Data, threads: tuple[int, ...]) -> Bench:
@@ -191,10 +195,32 @@ def remove(folder: Path) -> None:
 # -- after it ------------------------------------------------------------------------------------------------------
 
 
-def measure_norms_anew(model: nn.Module, data: Data) -> None:
-    """Batch norms get the statistics of training images, as the network is now."""
-    if any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
-        adapt_norms_of(model, calibration_images(data.train, count=NORM_IMAGES))
+def measure_norms_anew(model: nn.Module, data: Data) -> bool:
+    """Batch norms get the statistics of training images as they are, not augmented, if that lowers the loss on others
+    of them; whether it did."""
+    if not any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
+        return False
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    loss = _loss(model, data)
+    adapt_norms_of(model, calibration_images(data.train, count=NORM_IMAGES))
+    if _loss(model, data) < loss:
+        return True
+    for buffer, value in buffers:
+        buffer.copy_(value)
+    return False
+
+
+@torch.no_grad()
+def _loss(model: nn.Module, data: Data) -> float:
+    """On the first training images."""
+    total, count = 0.0, 0
+    with evaluating(model):
+        for images, labels in data.train.batches(NORM_BATCH, train=False):
+            total += float(F.cross_entropy(model(images).float(), labels, reduction="sum"))
+            count += len(labels)
+            if count >= LOSS_IMAGES:
+                break
+    return total / count
 
 
 def adapt_norms_of(model: nn.Module, images: Tensor) -> None:

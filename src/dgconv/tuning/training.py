@@ -13,8 +13,8 @@ from ..models import ImageClassifier, load_model, save_model
 from ..runs import RunFolder
 from ..train import Recipe, TimeLimit
 from ..train.distributed import rank, started_by_torchrun
-from ..train.recipe import Precision, TrainingTable
 from ..train.side_by_side import Watcher
+from ..train.tables import Precision, TrainingTable
 from . import steps
 from .goal import State
 from .network import plain

@@ -69,7 +69,13 @@ class Runtime:
         for package in self.packages:
             require(package, extra="bench")
         converted = self._trying(lambda: self.convert(source))
-        return lambda threads, images: self._trying(lambda: self.load(converted, threads, images))
+        return lambda threads, images: self._trying(lambda: self._run_once(converted, threads, images))
+
+    def _run_once(self, converted: Any, threads: int, images: Tensor) -> Runner:
+        """Some refuse a network only when they run it."""
+        runner = self.load(converted, threads, images)
+        runner()
+        return runner
 
     def _trying(self, step: Callable[[], Any]) -> Any:
         try:
