@@ -26,6 +26,17 @@ FORKSERVER.set_forkserver_preload(
 )  # fmt: skip
 
 
+def run_here(capsys, *arguments) -> tuple[int, str, str]:
+    """``dgconv`` in this process: exit code, standard output and standard error."""
+    code = 0
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as exit:
+        code = exit.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
 def _run(arguments: Sequence[str], folder: Path, output: str, errors: str) -> None:
     for number, file in ((1, output), (2, errors)):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)

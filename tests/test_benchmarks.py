@@ -9,18 +9,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from dgconv import DynamicGroupConv2d
 from dgconv.analysis.trained_run import TrainedRun
+from dgconv.ops import native
 from dgconv.train import lasso_loss
+from reproduce import tables
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import loading  # noqa: E402
 import norm_statistics  # noqa: E402
+import precision_by_isa  # noqa: E402
 import training_step  # noqa: E402
+import tune_any_network  # noqa: E402
 from authors_form import AuthorsFormConv2d, take_lasso  # noqa: E402
 from forms import TrainingStep  # noqa: E402
 
@@ -200,3 +205,69 @@ def test_loading_is_timed_with_and_without_checks(tmp_path, monkeypatch):
     loading.main()
     found = json.loads((tmp_path / "loading.json").read_text())
     assert found["ratio_to_unchecked"] == found["checked"] / found["unchecked"] > 0
+
+
+@pytest.mark.parametrize(
+    ("ours", "tuned", "others", "kept", "verdict", "right"),
+    [
+        (3.0, 1.0, 2.0, "tuned", "2.00x faster", True),
+        (3.0, 1.0, 2.0, "original", "not worth converting: ", False),
+        (3.0, 2.5, 2.0, "original", "not worth converting: ", True),
+        (3.0, 2.5, 2.0, "tuned", "0.80x faster", False),
+        (1.0, 1.5, 2.0, "original", "1.00x faster", False),
+    ],
+)
+def test_what_a_tuning_hands_back_is_judged(ours, tuned, others, kept, verdict, right):
+    milliseconds = {"float32": {"ONNX Runtime": others, "ours": ours, "tuned": tuned}, "int8": {"ours": 5.0}}
+    results = {"fast": {"network": kept, "precision": "float32"}, "verdict": verdict}
+    assert tune_any_network.is_right(results, milliseconds) is right
+
+
+@pytest.mark.slow
+def test_networks_of_timm_go_through_a_tuning_once(tmp_path, monkeypatch):
+    for split, images in (("train", 32), ("test", 16)):
+        for number in range(images):
+            place = tmp_path / "photos" / split / f"class{number % 2}"
+            place.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 40), (120 * (number % 2), 5 * number, 0)).save(place / f"{number}.png")
+    file = tmp_path / "benchmarks/results/tune_any_network.json"
+    file.parent.mkdir(parents=True)
+    options = ["--networks", "test_resnet", "--size", "32", "--images", "16", "8", "--time", "1"]
+    arguments = [str(tmp_path / "photos"), "--data", "folder", *options, "--work", str(tmp_path / "work")]
+    monkeypatch.setattr(sys, "argv", ["", *arguments, "--json", str(file)])
+    tune_any_network.main()
+    (row,) = json.loads(file.read_text())["rows"]
+    assert 0 < row["native share"] <= 1
+    assert {"ours", "torch"} <= row["milliseconds"]["float32"].keys()
+    assert row["difference"] < 0.5
+    assert "`test_resnet`" in tables.tuned_networks(tmp_path)
+    failed = subprocess.CompletedProcess([], 2, b"one line\nthe last line\n")
+    monkeypatch.setattr(tune_any_network.subprocess, "run", lambda *args, **kwargs: failed)  # what is there is read
+    monkeypatch.setattr(sys, "argv", ["", *arguments[:5], "test_efficientnet", *arguments[5:], "--json", str(file)])
+    assert tune_any_network.main() == 1
+    again, other = json.loads(file.read_text())["rows"]
+    assert again == row
+    assert other["error"] == "the last line"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not native.available(), reason="needs the native kernels")
+def test_precisions_are_compared_by_instruction_set(tmp_path, monkeypatch):
+    file = tmp_path / "benchmarks/results/precision_by_isa.json"
+    file.parent.mkdir(parents=True)
+    options = ["--isas", "portable", "--networks", "MobileNetV2", "--size", "32", "--seconds", "0.1"]
+    monkeypatch.setattr(sys, "argv", [precision_by_isa.__file__, *options, "--json", str(file)])
+    precision_by_isa.main()
+    (row,) = json.loads(file.read_text())["rows"]
+    assert row["instructions"] == "portable"
+    assert row["milliseconds"].keys() == {"float32", "int8"}
+    assert bool(row["told"]) is (row["chosen"] == "float32")
+    assert "| portable | MobileNetV2 |" in tables.precision_by_isa(tmp_path)
+
+
+def test_a_precision_is_right_if_it_is_the_faster_one_and_said():
+    told = ("float32 is used: it is faster",)
+    assert precision_by_isa.is_right("float32", told, {"float32": 1.0, "int8": 2.0})
+    assert precision_by_isa.is_right("int8", (), {"float32": 1.0, "int8": 1.04})
+    assert not precision_by_isa.is_right("float32", (), {"float32": 1.0, "int8": 2.0})
+    assert not precision_by_isa.is_right("int8", (), {"float32": 1.0, "int8": 1.1})

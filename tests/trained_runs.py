@@ -3,8 +3,10 @@
 import shutil
 
 import pytest
+import torch
 
 from dgconv.train import Recipe, train
+from dgconv.train.run import Run
 
 TINY = {"stages": (2, 1, 1), "growth": (4, 8, 16), "image_size": 16, "epochs": 3, "seed": 1}
 
@@ -30,3 +32,15 @@ def bare_folder(global_folder, tmp_path_factory):
     for name in ("config.json", "metrics.jsonl"):
         shutil.copy(global_folder / name, folder)
     return folder
+
+
+def stop_after(steps, recipe, folder, data):
+    """Train that many steps, save, and forget the run."""
+    folder.mkdir()
+    run = Run(recipe, folder, data, torch.device("cpu"))
+    advance = run.advance()
+    done = 0
+    while done < steps:
+        done += next(advance) is None
+    run.save()
+    run.writer.wait()

@@ -211,16 +211,19 @@ def test_a_rival_that_computes_something_else_is_told(run, monkeypatch):
     (told,) = bench_of(run).warnings
     assert told == "batch 1: dense, Rival differs from torch by 0.01 of the largest logit"
     form = Form("dense", "b", nothing)
-    assert len(disagreements({form: nan})) == 1, "a NaN is no agreement"
+    assert disagreements({form: nan}) == [
+        "dense, b cannot be compared with torch: there are logits that are NaN or infinite"
+    ]
     assert not disagreements({Form("dense", "b", nothing, precision="int8"): 0.1})
 
 
-@pytest.mark.parametrize("fails", ["convert", "load"])
+@pytest.mark.parametrize("fails", ["convert", "load", "run"])
 def test_a_rival_that_fails_is_told(run, monkeypatch, fails):
     def fail(*_):
         raise ValueError("no such operation\nand pages more")
 
-    own_runtime(monkeypatch, fail, convert=fail if fails == "convert" else lambda source: None)
+    load = fail if fails == "load" else lambda model, threads, images: fail
+    own_runtime(monkeypatch, load, convert=fail if fails == "convert" else lambda source: None)
     row = next(row for row in bench_of(run).measurements[0].rows if row.form == "Rival")
     assert row.missing == "Rival does not take the network: ValueError: no such operation"
 

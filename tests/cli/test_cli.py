@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from processes import run_here as dgconv
 from processes import start_dgconv
 from rich.table import Table
+from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader, Dataset
 
 import dgconv_command
@@ -30,17 +34,6 @@ from dgconv.train.recipe import Recipe
 from dgconv.train.recipe_files import list_recipes, load_recipe, reported_of
 
 SMALL = ["--stages", 1, 1, "--growth", 4, 8, "--image-size", 8, "--epochs", 1, "--batch-size", 256]
-
-
-def dgconv(capsys, *args):
-    """Run in this process; exit code, standard output and standard error."""
-    code = 0
-    try:
-        main([str(arg) for arg in args])
-    except SystemExit as exit:
-        code = exit.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture
@@ -152,7 +145,6 @@ def test_two_trainings_started_at_once(tmp_path):
     assert {json.loads(out)["run"] for out, _ in ended} == {"runs/digits-1", "runs/digits-2"}
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_a_dry_run_measures_the_time(capsys):
     code, out, _ = dgconv(capsys, "train", *SMALL, "--dry-run", "--json")
@@ -327,6 +319,11 @@ def test_models(capsys):
         (["train", "--workers", "-1"], "--workers must be a whole number from 0 to 1000, got -1; 0 decodes without"),
         (["recipes", "inception*"], "no recipe matches 'inception*'"),
         (["import-authors", "nowhere.tar", "out"], "nowhere.tar: no such file"),
+        (["predict", "run"], "no images are named; name files"),
+        (["compare", "--methods", "dgc", "--seeds"], "--seeds must be at least one, got none"),
+        (["frontier", "study.toml", "--image-sizes", "0"], "--image-sizes must be a whole number from 1"),
+        (["frontier", "study.toml", "--seeds"], "--seeds stands there with nothing behind it"),
+        (["report", "run", "--examples", "0"], "--examples must be at least 2, got 0"),
     ],
 )
 def test_wrong_use_exits_with_2_and_a_message(args, message, capsys, tmp_path, monkeypatch):
@@ -336,6 +333,41 @@ def test_wrong_use_exits_with_2_and_a_message(args, message, capsys, tmp_path, m
     assert message in " ".join((out + err).replace("│", " ").split())
     assert "Traceback" not in out + err
     assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+@pytest.fixture(scope="module")
+def spoilt_folder(head_folder, tmp_path_factory):
+    """A run whose weights are no numbers."""
+    folder = tmp_path_factory.mktemp("spoilt") / "run"
+    shutil.copytree(head_folder, folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["classifier.weight"].fill_(math.nan)
+    save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["export", "{spoilt}", "--format", "prepared", "--out", "{tmp}/out"], "gives NaN or infinite values"),
+        (["predict", "{spoilt}", "{image}"], "no image has an answer"),
+        (["predict", "{run}", "{tmp}/text.png"], "no image has an answer"),
+        (["predict", "{run}", "{image}", "--workers", "-1"], "--workers must be at least 0, got -1"),
+        (["explore", "{run}", "--rates", "2", "--out", "{tmp}/out"], "--rates must be in [0, 1), got 2"),
+        (["compare", "--methods", "sgc", "--out", "{run}"], "is the run folder of one network"),
+        (["frontier", "{tmp}/study.toml", "--out", "{run}", "--dry-run"], "is the run folder of one network"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_careless_use_of_runs_exits_with_2(command, message, head_folder, spoilt_folder, tmp_path, capsys):
+    Image.new("RGB", (16, 16)).save(tmp_path / "bild ä.png")
+    (tmp_path / "text.png").write_text("no image")
+    (tmp_path / "study.toml").write_text('[points]\na = { family = "dense", model = "resnet20", data = "digits" }\n')
+    places = {"run": head_folder, "spoilt": spoilt_folder, "tmp": tmp_path, "image": tmp_path / "bild ä.png"}
+    code, _, err = dgconv(capsys, *(word.format(**places) for word in command))
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

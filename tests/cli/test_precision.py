@@ -27,7 +27,7 @@ def calibrations(monkeypatch):
     """What is given to prepare in int8."""
     given = []
 
-    def prepare_int8(model, precision="float32", calibration=None, force=False):
+    def prepare_int8(model, precision="float32", calibration=None, example=None, force=False, freeze=None):
         if precision == "float32":
             return prepare(model)
         given.append(calibration)
@@ -97,3 +97,17 @@ def test_bench(head_folder, calibrations, capsys, monkeypatch):
     main(["bench", str(head_folder), *options])
     shown = " ".join(capsys.readouterr().out.split())
     assert "Speed-up in int8 is over the fastest rival with the dense network: none." in shown
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_choices_are_frozen_where_it_is_asked_for(head_folder, tmp_path, capsys, precision):
+    main(["export", str(head_folder), "--precision", precision, "--freeze", "--out", str(tmp_path / "fast"), "--json"])
+    assert json.loads(capsys.readouterr().out)["format"] == "prepared"
+    assert load(tmp_path / "fast").graph
+
+
+def test_other_formats_have_no_choices_to_freeze(head_folder, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(head_folder), "--freeze", "--format", "onnx", "--out", str(tmp_path / "net.onnx")])
+    assert stop.value.code == 2
+    assert "--freeze is for the format prepared, not for onnx" in " ".join(capsys.readouterr().err.split())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from processes import run_here
 
 from dgconv.cli import main
 from dgconv.cli._display import TrainingDisplay
@@ -27,14 +28,7 @@ SMALL = ["--methods", "dense,sgc,l1", "--image-size", "8", "--width", "8", "--ep
 
 
 def dgconv_compare(capsys, *args):
-    """Run in this process; exit code, standard output and standard error."""
-    code = 0
-    try:
-        main(["compare", *map(str, args)])
-    except SystemExit as exit:
-        code = exit.code or 0
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+    return run_here(capsys, "compare", *args)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +152,7 @@ def test_interrupted_it_goes_on(tmp_path, capsys, monkeypatch):
         (["--data", "cifar10"], "needs --data-dir"),
         (["--budget", "0"], "above 0 and up to 1, got 0"),
         (["--budget", "1.5"], "above 0 and up to 1, got 1.5"),
-        (["--seeds", "1", "1"], "seeds must differ"),
+        (["--seeds", "1", "1"], "--seeds must differ"),
         (["--epochs", "0"], "epochs must be a whole number from 1"),
         (["--methods", "dense,lccn", "--budget", "0.05"], "lccn cannot bring resnet20 to 0.05 of its MACs"),
         (["--methods", "sfp", "--budget", "0.01"], "pruning cannot bring ResNet to 0.01"),

@@ -8,7 +8,7 @@ from PIL import Image
 from dgconv.data.crops import central_view
 from dgconv.data.held_photos import HeldPhotos, crop, random_boxes
 from dgconv.data.stats import IMAGENET
-from dgconv.train.recipe import DataTable
+from dgconv.train.tables import DataTable
 
 
 @pytest.fixture

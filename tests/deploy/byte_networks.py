@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from dgconv.deploy.compile.calibrate import rounded_gate
+from dgconv.deploy.compile.freeze import fixed_gate
 from dgconv.deploy.graph import (
     ByteConv,
     ByteMean,
     BytePool,
     Bytes,
+    ByteTable,
     Concat,
     Dequantize,
     GateSpec,
@@ -42,11 +44,11 @@ def expected(graph: Graph, x: Tensor) -> Tensor:
 def native_select(gate: GateSpec, means: Tensor) -> tuple[Tensor, Tensor]:
     packed = PackedGate(gate)
     heads, _, channels = gate.weight1.shape
-    saliency, gates = (torch.empty(len(means), heads, channels) for _ in range(2))
+    saliency, gates = (torch.zeros(len(means), heads, channels) for _ in range(2))
     chosen = torch.zeros(len(means), heads, channels, dtype=torch.int32)
     counts = torch.zeros(len(means), heads, dtype=torch.int32)
     scratch = torch.empty(library().dgconv_gate_scratch_floats(byref(packed.native)) + 64)
-    kept = torch.zeros(len(means), heads, channels, dtype=torch.bool)
+    kept, scores = torch.zeros(len(means), heads, channels, dtype=torch.bool), torch.zeros_like(saliency)
     for image, own in enumerate(means.contiguous()):
         places = (part[image].data_ptr() for part in (saliency, chosen, gates, counts))
         address = byref(packed.native)
@@ -57,8 +59,10 @@ def native_select(gate: GateSpec, means: Tensor) -> tuple[Tensor, Tensor]:
             library().dgconv_generate_bytes(address, byref(packed.generator), own.data_ptr(), first, scratch.data_ptr())
         library().dgconv_select(address, 1, first, *rest, scratch.data_ptr())
         for head in range(heads):
-            kept[image, head, chosen[image, head, : counts[image, head]].long()] = True
-    return saliency, kept
+            own_choice = chosen[image, head, : counts[image, head]].long()
+            kept[image, head, own_choice] = True
+            scores[image, head, own_choice] = gates[image, head, : len(own_choice)]
+    return saliency if gate.fixed is None else scores, kept
 
 
 def random_bytes(rng: Random) -> Bytes:
@@ -76,7 +80,11 @@ def random_gate(rng: Random, generator: torch.Generator, channels: int, heads: i
     gate = GateSpec(*weights, bias, keep=rng.choice((1, channels, rng.randint(1, channels))))
     if rng.random() < 0.3:
         gate = GateSpec(*weights, bias, threshold=rng.choice((0.0, 0.5, 1.0, 3.0)))
-    return rounded_gate(gate) if rng.random() < 0.5 else gate
+    gate = rounded_gate(gate) if rng.random() < 0.5 else gate
+    if gate.keep is not None and rng.random() < 0.3:
+        order = torch.rand(heads, channels, generator=generator).argsort(1)
+        gate = fixed_gate(gate, order < gate.keep)
+    return gate
 
 
 class Builder:
@@ -115,7 +123,7 @@ class Builder:
         if min(sizes) < 1:
             return
         form = rng.choice(("plain", "plain", "groups", "interleaved", "depthwise", "gate", "gate", "gate", "picks"))
-        groups, heads = 1, rng.choice((1, 2, 3, 4))
+        groups, heads = 1, rng.choice((1, 2, 3, 4, 8, 11))
         outputs = heads * rng.choice((1, 2, 3, 5, 8, 16, 17, 20, 40))
         fields = {}
         if form in ("groups", "interleaved"):
@@ -126,7 +134,7 @@ class Builder:
             groups = outputs = channels
             fields = {"groups": groups}
         elif form == "gate":
-            fields = {"gate": random_gate(rng, self.generator, channels, heads)}
+            fields = {"gate": random_gate(rng, self.generator, channels, heads), "folded": rng.random() < 0.5}
         weight = torch.randint(-127, 128, (outputs, channels // groups, *kernel), generator=self.generator).to(
             torch.int8
         )
@@ -167,6 +175,11 @@ class Builder:
             Rescale(given, f"v{len(self.values)}", *numbers, result, activation=activation, order=order, **other), shape
         )
 
+    def table(self) -> None:
+        given, shape = self.rng.choice(self.values[-3:])
+        table = [self.rng.randrange(256) for _ in range(256)]
+        self.add(ByteTable(given, f"v{len(self.values)}", table), shape)
+
     def pool(self) -> None:
         rng = self.rng
         given, (channels, height, width) = rng.choice(self.values[-3:])
@@ -191,8 +204,9 @@ class Builder:
 def random_network(rng: Random) -> tuple[Graph, Tensor]:
     """A network, and images for it."""
     builder = Builder(rng)
+    others = (builder.rescale, builder.pool, builder.concat, builder.table)
     for _ in range(rng.randint(1, 6)):
-        rng.choice((builder.conv, builder.conv, builder.conv, builder.rescale, builder.pool, builder.concat))()
+        rng.choice((builder.conv, builder.conv, builder.conv, *others))()
     last, _ = builder.values[-1]
     kind = rng.choice((Dequantize, ByteMean))
     builder.steps.append(kind(last, "y", random_bytes(rng)))

@@ -1,5 +1,8 @@
 """Networks of bytes: every instruction set equals the integer reference to the bit."""
 
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from random import Random
 from threading import Thread
@@ -15,6 +18,7 @@ from dgconv.deploy.run.prepared import PreparedModel
 from dgconv.deploy.storage import from_bytes, to_bytes
 from dgconv.ops import native
 from tests.deploy.byte_networks import Builder, expected, native_select, random_network
+from tests.deploy.tile_networks import tile_networks
 
 NETWORKS = 60
 
@@ -38,6 +42,21 @@ def test_random_networks_equal_the_reference(any_isa: str) -> None:
         model = PreparedModel(graph)
         assert not model.report().left
         assert same_bits(model(x), expected(graph, x)), number
+
+
+def test_networks_made_for_tiles_equal_the_reference(any_isa: str) -> None:
+    for number, (graph, x) in enumerate(tile_networks()):
+        assert same_bits(PreparedModel(graph)(x), expected(graph, x)), number
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+def test_emulated_tiles_equal_the_reference() -> None:
+    """Where there is no AMX, plain code takes its place; where there is no AVX-512, in place of that, too."""
+    has_avx512 = native.isa() in ("avx512_amx", "avx512_vbmi2")
+    command = [sys.executable, "-m", "tests.deploy.emulated_tiles", *([] if has_avx512 else ["--plain"])]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_results_do_not_depend_on_threads() -> None:
@@ -129,6 +148,43 @@ def test_kept_channels_of_every_number(channels: int, keep: int | None, any_isa:
     graph = Graph("x", "y", [Quantize("x", "a", given), conv, integer_steps.Dequantize("b", "y", bytes)])
     x = torch.randn(2, channels, 3, 9, generator=rng)
     assert same_bits(PreparedModel(graph)(x), expected(graph, x))
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3, 5, 8, 16, 17, 40])
+@pytest.mark.parametrize("heads", [1, 3, 4, 11])
+@pytest.mark.parametrize(("channels", "kernel"), [(5, 3), (16, 1), (66, 1)])
+def test_gates_go_into_weights_of_heads_of_every_width(
+    channels: int, kernel: int, heads: int, outputs: int, any_isa: str
+) -> None:
+    """What a vector holds is of one head or of many; a group of channels belongs to one tap or to two."""
+    rng = torch.Generator().manual_seed(channels * outputs + heads)
+    weights = [torch.randn(shape, generator=rng) for shape in ((heads, 3, channels), (heads, channels, 3))]
+    gate = GateSpec(*weights, torch.randn(heads, channels, generator=rng), threshold=0.2)  # of both signs
+    weight = torch.randint(-127, 128, (heads * outputs, channels, kernel, kernel), generator=rng).to(torch.int8)
+    numbers = torch.full((heads * outputs,), 0.001), torch.randn(heads * outputs, generator=rng)
+    given, bytes, padding = Bytes(0.02, 100), Bytes(0.5, 128), (kernel // 2, kernel // 2)
+    conv = ByteConv("a", "b", weight, *numbers, given, bytes, padding=padding, gate=gate, folded=True)
+    graph = Graph("x", "y", [Quantize("x", "a", given), conv, integer_steps.Dequantize("b", "y", bytes)])
+    model, x = PreparedModel(graph), torch.randn(2, channels, 5, 9, generator=rng)
+    wanted = expected(graph, x)
+    assert wanted.std() > 0
+    assert same_bits(model(x), wanted)
+    assert len(model.time_by_step(x)) > 3
+    assert same_bits(model(x.flip(0)), wanted.flip(0))
+
+
+def test_gates_in_weights_round_as_said() -> None:
+    """By hand: half of 3 and of -3 is 2 and -1, what is left out has no weight, and signs go to the weights."""
+    gate = GateSpec(torch.zeros(1, 1, 4), torch.zeros(1, 4, 1), torch.tensor([[2.0, 1.0, -1.0, 0.1]]), threshold=0.5)
+    weight = torch.tensor([[[[127]], [[3]], [[3]], [[5]]]], dtype=torch.int8)
+    one, bytes = torch.ones(1), Bytes(1.0, 100)
+    conv = ByteConv("a", "b", weight, one / 2, 0 * one, Bytes(1.0, 1), bytes, gate=gate, folded=True)
+    sums = []
+    for channel in range(4):
+        x = torch.ones(1, 4, 1, 1, dtype=torch.uint8)
+        x[0, channel] = 2
+        sums.append(int(integer_steps.conv(conv, x, None, torch_steps.select).item()) - 100)
+    assert sums == [127, 2, -1, 0]  # the unit is that of the greatest, 2, and half of it is taken
 
 
 def test_rounding_and_saturation() -> None:

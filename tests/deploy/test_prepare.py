@@ -3,10 +3,12 @@
 import copy
 import os
 import pickle
+import statistics
 import subprocess
 import sys
+import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.utils import parametrizations, prune
 
 from dgconv import DGCConfig, DynamicGroupConv2d, convert_, create_model, deploy, set_pruning_rate
+from dgconv.bench.timing import threads_restored
 from dgconv.deploy.graph import Conv, Elementwise, Graph, Torch
 from dgconv.errors import UserError
 from dgconv.layers import HeadGate, MethodLayer, SaliencyGenerator, to_static_
@@ -407,6 +410,33 @@ def test_time_split(engine: str) -> None:
     else:
         assert set(split) == {"torch"}
     assert all(seconds >= 0 for seconds in split.values())
+
+
+@pytest.fixture(params=["free", "busy"])
+def cores(request) -> Iterator[None]:
+    """All of them with other work, too."""
+    count = len(os.sched_getaffinity(0)) if request.param == "busy" else 0
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    yield
+    for other in others:
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not native.available(), reason="torch alone is not timed by parts")
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_parts_add_up_to_the_call(threads: int, cores) -> None:
+    """Whichever thread does the work, and however long it waits for a core."""
+    prepared, images = deploy.prepare(create_model("resnet18_dgc").eval()), torch.rand(1, 3, 96, 96)
+    shares = []
+    with threads_restored():
+        torch.set_num_threads(threads)
+        for _ in range(7):
+            begin = time.perf_counter()
+            split = prepared.time_split(images)
+            shares.append(sum(split.values()) / (time.perf_counter() - begin))
+    assert statistics.median(shares) == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["condensenet20_dgc", "mobilenetv2_dgc"])

@@ -219,6 +219,16 @@ def test_linear():
             check(Graph("x", "y", [Linear("x", "y", torch.randn(outputs, inputs), bias)]), torch.randn(3, inputs))
 
 
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("activation", ["identity", "relu", "gelu"])
+def test_linear_of_bytes(activation):
+    for inputs, outputs in ((1, 1), (5, 3), (16, 8), (33, 21), (70, 10), (131, 9)):
+        for bias in (None, torch.randn(outputs)):
+            weight, scale = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), torch.rand(outputs) / 64
+            step = Linear("x", "y", weight, bias, activation, scale=scale)
+            check(Graph("x", "y", [step]), torch.randn(3, inputs))
+
+
 @pytest.mark.parametrize("activation", ["identity", "relu", "relu6"])
 @pytest.mark.usefixtures("isa")
 def test_pointwise(activation):

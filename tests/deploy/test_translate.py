@@ -562,6 +562,14 @@ def test_an_example_does_not_bind_what_does_not_look_at_sizes() -> None:
     assert prepared(torch.randn(1, 3, 5, 6)).shape == (1, 4, 5, 6)
 
 
+def test_an_example_may_overflow() -> None:
+    """It is there for its size. Zeros overflow in an untrained network, whose batch norms have seen no zeros."""
+    model = nn.Sequential(DynamicGroupConv2d(8, 8, 1), nn.BatchNorm2d(8), DynamicGroupConv2d(8, 8, 1)).eval()
+    nn.init.constant_(model[1].weight, torch.inf)
+    prepared = deploy.prepare(model, example=torch.ones(1, 8, 4, 4))
+    assert prepared.report().rows
+
+
 def test_what_depends_on_values_is_left_with_an_example_too() -> None:
     class ByValue(nn.Module):
         def __init__(self) -> None:

@@ -134,6 +134,17 @@ def test_predictions(head_served, browser_page):
     right = session.look("0", 0.75)["top"][0][0] == session.data.classes[image.label]
     assert ("right" if right else "wrong") in page.locator("#card-A .verdict").inner_text()
     assert "180 of the 360 test images" in page.locator("#summary").inner_text()
+    assert re.search(r"MACs.*[0-9.]+ ms", page.locator("#card-A").inner_text(), re.DOTALL)
+
+
+def test_how_much_the_choice_depends_on_the_image_is_said(head_served, browser_page):
+    page = browser_page()
+    page.goto(head_served.url)
+    told = {0.97: "hardly depends", 0.7: "partly depends", 0.2: "chosen depends"}
+    for share, words in told.items():
+        said = page.evaluate("share => dependence({ images: 8, sameForAll: share })", share)
+        assert words in said
+        assert f"in {100 * share:.0f}" in said
 
 
 def settled_at(page, server):
@@ -166,12 +177,12 @@ def test_uploads(head_served, browser_page, encoded, a_photo):
 
     for content, message in ((b"no image", "no known image format"), (good[:100], "cannot read the image")):
         page.set_input_files("#file", file_of("bad.png", content))
-        page.wait_for_function("text => document.getElementById('error').textContent.includes(text)", arg=message)
+        alert.filter(has_text=message).wait_for()
         assert alert.is_visible()
         assert name.inner_text() == "<b>mine</b>.png", "what was there stays"
     page.evaluate("data.maxBytes = 10")
     page.set_input_files("#file", file_of("large.png", good))
-    page.wait_for_function("document.getElementById('error').textContent.startsWith('large.png has')")
+    alert.filter(has_text="large.png has").wait_for()
 
     page.evaluate("data.maxBytes = 1e6")
     page.set_input_files("#file", file_of("next.png", good))

@@ -45,6 +45,12 @@ class Draft:
             self.tensors[name] = torch.randint(-2, 3, shape, generator=generator).float()
         return name
 
+    def bytes(self, *shape: int) -> str:
+        """Weights that a scale goes with."""
+        name = self.weight(*shape)
+        self.tensors[name] = self.tensors[name].to(torch.int8)
+        return name
+
     def maybe(self, chance: float, make: Callable[[], Any]) -> Any:
         return make() if self.rng.random() < chance else None
 
@@ -140,11 +146,17 @@ def _gate(draft: Draft, fields: Json, channels: int) -> int:
     """The gate of a dynamic convolution; returns how many outputs it may have."""
     rng = draft.rng
     heads, hidden = rng.choice((1, 2, 3, 4, 8)), rng.choice((1, 2, 4, 17))
-    limits = {"keep": rng.randint(1, channels)} if rng.random() < 0.7 else {"threshold": rng.choice((0.0, 1.0, 2.5))}
+    limits: Json = (
+        {"keep": rng.randint(1, channels)} if rng.random() < 0.7 else {"threshold": rng.choice((0.0, 1.0, 2.5))}
+    )
+    scored = channels
+    if "keep" in limits and rng.random() < 0.3:
+        scored = limits["keep"]
+        limits["fixed"] = listed(*(listed(*sorted(rng.sample(range(channels), scored))) for _ in range(heads)))
     names = (
         draft.weight(heads, hidden, channels),
-        draft.weight(heads, channels, hidden),
-        draft.weight(heads, channels),
+        draft.weight(heads, scored, hidden),
+        draft.weight(heads, scored),
     )
     fields["gate"] = gate(*names, **limits)
     return heads * rng.choice((1, 2, 3, 4, 9, 16))
@@ -197,8 +209,9 @@ def _linear(draft: Draft) -> None:
     name, (features,) = found
     outputs = draft.rng.choice(CHANNELS)
     bias = draft.maybe(0.5, lambda: tensor(draft.weight(outputs)))
-    weight = tensor(draft.weight(outputs, features))
-    fields = {"weight": weight, "bias": bias, "activation": draft.rng.choice(ACTIVATIONS)}
+    scale = draft.maybe(0.3, lambda: tensor(draft.weight(outputs)))
+    weight = tensor(draft.bytes(outputs, features) if scale else draft.weight(outputs, features))
+    fields = {"weight": weight, "bias": bias, "scale": scale, "activation": draft.rng.choice(ACTIVATIONS)}
     draft.add({"type": "Linear", "input": name, **fields}, (outputs,))
 
 

@@ -5,6 +5,7 @@ import torch
 
 from dgconv import create_model, dynamic_layers
 from dgconv.layers import GlobalGate, HeadGate, keep_count
+from dgconv.layers.gate import best, ranks
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,15 @@ def test_lowest_index_wins_a_tie():
     many = HeadGate(1000, 0.75).mask(torch.ones(3, 2, 1000))
     assert many[..., :250].all()
     assert not many[..., 250:].any()
+
+
+@pytest.mark.parametrize("values", [3, 40, 10**6])  # how many there are to tie
+@pytest.mark.parametrize("keep", [1, 5, 17])
+def test_what_is_kept_is_what_sorting_keeps(values, keep):
+    score = torch.randint(values, (6, 4, 17)).float()
+    score[0, 0, :9] = -torch.inf
+    score[1, 1] = torch.inf
+    assert torch.equal(best(score, torch.tensor(keep)), ranks(score) < keep)
 
 
 def test_authors_tie_rule_drops_all_at_the_border():

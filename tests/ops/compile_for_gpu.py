@@ -68,7 +68,7 @@ def main() -> None:
     launch_all(modules, torch.float32)
     TARGETS.append(GPUTarget("cuda", 80, 32))
     for dtype in (torch.bfloat16, torch.float16):
-        launch_inference(modules["dynamic_conv"], dtype)
+        launch_inference(modules, dtype)
     print(len(stand_ins), "kernels;", *[name for name, kernel in stand_ins.items() if not kernel.launches])
 
 
@@ -118,22 +118,39 @@ def launch_all(modules: dict[str, Any], dtype: torch.dtype) -> None:
     copies.add_pooled(image, torch.empty(batch, 64))
 
 
-def launch_inference(module: Any, dtype: torch.dtype) -> None:
-    """The sparse convolutions, at sizes of a ResNet-18 and of a dense layer with a norm in front."""
+def launch_inference(modules: dict[str, Any], dtype: torch.dtype) -> None:
+    """The sparse convolutions, at sizes of a ResNet-18 and of a dense layer with a norm in front; a stem."""
+    conv, planes, selection, tiles = (modules[name] for name in ("dynamic_conv", "planes", "selection", "tiles"))
     heads, keep = 4, 16
-    gates, index = torch.empty(2, heads, keep), torch.empty(2, heads, keep, dtype=torch.int32)
     x = torch.empty(2, 64, 14, 14, dtype=dtype).contiguous(memory_format=torch.channels_last)
-    vector, norm = torch.empty(64), module.Norm(torch.empty(64), torch.empty(64), "relu")
-    weights = torch.empty(heads, 8, 64), torch.empty(heads, 8, 64), torch.empty(heads, 64)
-    module.select(module.sums(x, norm), 196, *weights, keep, torch.empty(64, dtype=torch.int32))
-    module.max_pool(x, vector, "relu", module.Geometry(3, 2, 1))
-    for kernel, stride, packed, before in ((3, 1, True, None), (3, 2, False, None), (1, 1, True, norm)):
-        geometry = module.Geometry(kernel, stride, kernel // 2)
-        weight = module.lay_out(torch.empty(64, 64, kernel, kernel, dtype=dtype), heads, torch.arange(64))
-        module.convolve(
-            x, index, gates, weight, vector, keep, 16, geometry, module.Tile(64, 16, 16, packed), norm=before,
-            activation="relu6", by_head=packed, with_sums=True,
+    vector, norm = torch.empty(64), tiles.Norm(torch.empty(64), torch.empty(64), "relu")
+    for channels, batch in ((64, 2), (64, 256), (128, 256), (512, 256)):
+        weights = torch.empty(heads, 8, channels), torch.empty(heads, 8, channels), torch.empty(heads, channels)
+        sums, places = torch.empty(batch, 25, channels), torch.empty(channels, dtype=torch.int32)
+        for tile in {*selection.gate_tiles(batch, heads, channels, 8)[::3]}:
+            selection.select(sums, 196, *weights, keep, places, 8, tile)
+    planes.sums(x, norm)
+    for count in (1, 400):
+        planes.max_pool(x[:1].expand(count, -1, -1, -1), vector, "relu", tiles.Geometry(3, 2, 1))
+    index = torch.empty(2, heads, keep, dtype=torch.int32)
+    gates, every, arrivals = torch.empty(2, heads, keep), torch.empty(2, heads, 64), torch.empty(2, 64).int()
+    selected = selection.Selection(index, gates, every, arrivals)
+    for kernel, stride, way, split, before in (
+        (3, 1, "packed", 2, None), (3, 2, "gathered", 1, None), (1, 1, "packed", 1, norm), (3, 2, "folded", 4, None),
+        (3, 1, "gated", 1, None),
+    ):  # fmt: skip
+        geometry, tile = tiles.Geometry(kernel, stride, kernel // 2), tiles.Tile(64, 16, 16, way, split=split)
+        weight = torch.empty(64, 64, kernel, kernel, dtype=dtype)
+        weights = conv.lay_out(weight, heads, torch.arange(64), way == "packed")
+        conv.convolve(
+            x, selected, weights, vector, keep, 16, geometry, tile, norm=before, activation="relu6",
+            by_head=way == "packed", with_sums=True,
         )  # fmt: skip
+    stem = modules["stem_conv"]
+    padded = stem.pad(torch.empty(2, 3, 32, 32, dtype=dtype), dtype)
+    weight = stem.lay_out(torch.empty(64, 3, 7, 7, dtype=dtype))
+    stem.convolve(padded, weight, (32, 32), 64, stem.StemTile(64, 64, 0))
+    stem.pooled(padded, weight, vector, "relu", (32, 32), 64, stem.StemTile(64, 64, 2))
 
 
 if __name__ == "__main__":

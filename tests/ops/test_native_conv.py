@@ -345,7 +345,7 @@ def test_the_environment_chooses_the_instruction_set():
     unknown = say_isa("avx1024")
     assert unknown.returncode != 0
     assert (
-        "DGCONV_ISA='avx1024' is unknown; use avx512_vbmi2, avx512_vnni, avx512, avx_vnni, avx2, portable"
+        "DGCONV_ISA='avx1024' is unknown; use avx512_amx, avx512_vbmi2, avx512_vnni, avx512, avx_vnni, avx2, portable"
         in unknown.stderr
     )
 

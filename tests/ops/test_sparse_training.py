@@ -11,7 +11,14 @@ from torch import nn
 from dgconv import DynamicGroupConv2d
 from dgconv.errors import UserError
 from dgconv.layers.gate import HeadGate
-from dgconv.ops import dynamic_group_conv2d, dynamic_group_conv2d_reference, native, sparse_training, training
+from dgconv.ops import (
+    dynamic_group_conv2d,
+    dynamic_group_conv2d_reference,
+    native,
+    sparse_training,
+    tile_training,
+    training,
+)
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="there are no native kernels")
 
@@ -123,6 +130,86 @@ def test_every_instruction_set(isa):
     assert done.returncode == 0, done.stderr
 
 
+# -- in bfloat16, by tiles -------------------------------------------------------------------------------------------
+
+needs_tiles = pytest.mark.skipif(not tile_training.is_there(), reason="this CPU has no tiles of bfloat16")
+LAYOUTS = {"planes": torch.contiguous_format, "channels last": torch.channels_last}
+
+
+def assert_same_by_tiles(inputs, geometry, layout=torch.contiguous_format):
+    """Against the definition in float64, of what was rounded: only results are rounded, and x times a gate."""
+    *tensors, kept = inputs
+    x, weight, gates = (part.to(torch.bfloat16) for part in tensors)
+    exact = [part.double().requires_grad_() for part in (x, weight, gates)]
+    expected = dynamic_group_conv2d_reference(*exact, *geometry)
+    probe = torch.randn_like(expected).to(torch.bfloat16)
+    wanted = list(torch.autograd.grad((expected * probe.double()).sum(), exact))
+    wanted[2] = wanted[2] * kept
+    x, weight, probe = (part.contiguous(memory_format=layout) for part in (x, weight, probe))
+    size = training.output_size(x, weight, *geometry)
+    got = [tile_training.forward(x, weight, gates, kept, size, *geometry)]
+    got += tile_training.backward(probe, x, weight, gates, kept, *geometry)
+    for name, actual, right in zip(("out", "x", "weight", "gates"), got, [expected, *wanted], strict=True):
+        assert (actual.shape, actual.dtype) == (right.shape, torch.bfloat16), name
+        assert (actual - right).abs().max() <= 0.01 * right.abs().max().clamp(min=1e-2), name
+    for images in got[:2]:
+        assert images.is_contiguous(memory_format=layout)
+
+
+@needs_tiles
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [*SHAPES, "more than a tile"])
+@pytest.mark.parametrize("geometry", [*GEOMETRIES[:3], ((2, 1), (5, 4), (2, 2)), ((2, 2), (0, 0), (1, 1))], ids=str)
+def test_tiles_equal_the_reference(shape, geometry, layout):
+    torch.manual_seed(0)
+    shapes = SHAPES | {"more than a tile": {"channels": 97, "out_channels": 102, "heads": 3, "size": (13, 19)}}
+    inputs = make_inputs(**shapes[shape])
+    if min(training.output_size(*inputs[:2], *geometry)) > 0:
+        assert_same_by_tiles(inputs, geometry, LAYOUTS[layout])
+
+
+@needs_tiles
+@pytest.mark.parametrize("count", [0, 1, 9, 10])
+def test_tiles_of_nothing_one_and_all_kept(count):
+    x, weight, gates, _ = make_inputs()
+    kept = torch.zeros(3, 4, 10, dtype=torch.bool)
+    kept[:, :, 10 - count :] = True
+    kept[1, 2] = False
+    assert_same_by_tiles((x, weight, torch.randn_like(gates) * kept, kept), ((1, 1), (1, 1), (1, 1)))
+
+
+@needs_tiles
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_of_tiles_do_not_depend_on_threads(threads):
+    *tensors, kept = make_inputs(batch=5, channels=97, out_channels=24, size=(8, 8))
+    tensors, geometry = [part.to(torch.bfloat16) for part in tensors], ((1, 1), (1, 1), (1, 1))
+    grad = torch.randn(5, 24, 8, 8).to(torch.bfloat16)
+    expected = tile_training.backward(grad, *tensors, kept, *geometry)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        got = tile_training.backward(grad, *tensors, kept, *geometry)
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, got, expected))
+
+
+@needs_tiles
+@pytest.mark.parametrize("shape", [(3, 5, 7, 6), (1, 130, 3, 3), (2, 64, 1, 1)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_means_of_planes(shape, layout):
+    x = torch.randn(shape).to(torch.bfloat16).contiguous(memory_format=LAYOUTS[layout])
+    torch.testing.assert_close(tile_training.means(x), x.float().mean((2, 3)), atol=1e-6, rtol=1e-5)
+
+
+@needs_tiles
+def test_long_strides_and_float32_are_not_for_tiles():
+    x = torch.randn(1, 1, 1, 1)
+    assert tile_training.fits(x.to(torch.bfloat16), (2, 2))
+    assert not tile_training.fits(x.to(torch.bfloat16), (4, 4))
+    assert not tile_training.fits(x, (1, 1))
+
+
 # -- through the layer and the operation -----------------------------------------------------------------------------
 
 
@@ -149,18 +236,21 @@ def gradients(layer, x):
 
 @pytest.mark.parametrize("options", [{}, {"gate": "global"}, {"tie_rule": "drop"}, {"saliency_start": "ones"}], ids=str)
 @pytest.mark.parametrize("kernel", [1, 3])
-def test_a_layer_trains_as_it_did(options, kernel, calls, monkeypatch):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layer_trains_as_it_did(options, kernel, layout, calls, monkeypatch):
     torch.manual_seed(1)
     layer = DynamicGroupConv2d(24, 32, kernel, padding=kernel // 2, bias=True, **options)
     if options.get("gate") == "global":
         layer.gate.threshold.fill_(1.2)
-    x = torch.randn(7, 24, 10, 11)
+    x = torch.randn(7, 24, 10, 11).contiguous(memory_format=LAYOUTS[layout])
     fast = gradients(layer, x)
-    assert calls == ["forward", "backward"]
+    folds = kernel == 1 and layout == "channels last"  # one product of matrices as they lie
+    assert calls == ([] if folds else ["forward", "backward"])
+    assert fast[0].is_contiguous(memory_format=LAYOUTS[layout])
     monkeypatch.setattr(sparse_training, "fits", lambda *_: False)
     for actual, expected in zip(fast, gradients(layer, x), strict=True):
         torch.testing.assert_close(actual, expected, atol=1e-5 * float(expected.detach().abs().max()), rtol=0)
-    assert len(calls) == 2
+    assert len(calls) == (0 if folds else 2)
 
 
 def test_it_is_left_where_it_does_not_pay(calls):
@@ -169,7 +259,7 @@ def test_it_is_left_where_it_does_not_pay(calls):
     layer.set_pruning_rate(0.1)
     layer(torch.randn(8, 24, 10, 10))
     layer.set_pruning_rate(0.75)
-    layer(torch.randn(8, 24, 10, 10).to(memory_format=torch.channels_last))
+    layer(torch.randn(8, 24, 10, 20)[..., ::2])
     layer.double()(torch.randn(8, 24, 10, 10, dtype=torch.float64))
     layer.float().set_pruning_rate(0.5)
     with torch.autocast("cpu", torch.bfloat16):
@@ -182,7 +272,7 @@ def test_it_is_left_where_it_does_not_pay(calls):
 
 
 def test_in_bfloat16_it_is_the_definition_rounded(calls):
-    """By the kernels in float32, from what autocast rounded; what is kept for the backward pass is rounded, too."""
+    """From what autocast rounded; what is kept for the backward pass is rounded, too."""
     layer, x = DynamicGroupConv2d(24, 32, 3, padding=1), torch.randn(8, 24, 10, 10, requires_grad=True)
     saved = []
     with (

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from dgconv.pruning import attach_pruning, cut, pruning_of
 from dgconv.train import controllers_of
 from dgconv.train.optimizer import make_optimizer
-from dgconv.train.recipe import TrainingTable
+from dgconv.train.tables import TrainingTable
 
 IMAGES, LABELS = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)), torch.arange(8)
 

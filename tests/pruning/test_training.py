@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from trained_runs import stop_after
 
 from dgconv import count_macs, create_model, save_model
 from dgconv.cli import main
@@ -52,14 +53,7 @@ def test_resumed_it_ends_the_same(tmp_path, method):
     data = load_data("digits", image_size=8)
     for steps in (1, 2, 3):
         folder = tmp_path / str(steps)
-        folder.mkdir()
-        run = Run(recipe, folder, data, torch.device("cpu"))
-        advance = run.advance()
-        done = 0
-        while done < steps:
-            done += next(advance) is None
-        run.save()
-        run.writer.wait()
+        stop_after(steps, recipe, folder, data)
         resume(folder)
         weights = RunFolder(folder).weights()
         assert all(torch.equal(tensor, expected[name]) for name, tensor in weights.items()), steps

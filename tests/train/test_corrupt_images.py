@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 from processes import run_dgconv
 from safetensors.torch import load_file
+from trained_runs import stop_after
 
 from dgconv.cli import main
 from dgconv.errors import UserError
@@ -65,14 +66,7 @@ def test_a_run_stopped_in_mid_epoch_counts_on(photos, tmp_path):
     train(recipe, tmp_path / "whole")
     for steps in (0, 1, 2, 4):
         folder = tmp_path / str(steps)
-        folder.mkdir()
-        run = Run(recipe, folder, recipe.load_data(), torch.device("cpu"))
-        advance = run.advance()
-        done = 0
-        while done < steps:
-            done += next(advance) is None
-        run.save()
-        run.writer.wait()
+        stop_after(steps, recipe, folder, recipe.load_data())
         resume(folder)
         assert [line["skipped_images"] for line in metrics_of(folder)] == [3, 3], steps
         weights = load_file(folder / "model.safetensors")

@@ -26,9 +26,10 @@ from dgconv.models import create_model
 from dgconv.runs.checkpoint import load_checkpoint
 from dgconv.runs.names import CHECKPOINT
 from dgconv.train import Recipe, side_by_side, train, train_all
+from dgconv.train.beginning import refuse_mistakes
 from dgconv.train.diagnose import Diverged
 from dgconv.train.distributed import exiting_at_once, synchronize_batch_norm
-from dgconv.train.run import Run, refuse_mistakes
+from dgconv.train.run import Run
 
 OPTIONS = {"stages": (2, 2), "growth": (4, 8), "image_size": 8, "batch_size": 64, "epochs": 1}
 
@@ -79,7 +80,7 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, model):
     ("batch_size", "message"), [(63, "must be a multiple of the 2"), (1500, "1437 training images do not fill a batch")]
 )
 def test_batches_that_processes_cannot_share_evenly_are_refused(batch_size, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("dgconv.train.run.world_size", lambda: 2)
+    monkeypatch.setattr("dgconv.train.beginning.world_size", lambda: 2)
     recipe, data = Recipe.of(model="condensenet20", **OPTIONS), load_data("digits", image_size=8)
     refuse_mistakes(recipe, tmp_path, data, None)
     with pytest.raises(UserError, match=message):

@@ -21,10 +21,10 @@ from dgconv.train import Recipe, engine, evaluate, resume, side_by_side, train, 
 from dgconv.train.diagnose import Diverged
 from dgconv.train.engine import _Loader
 from dgconv.train.evaluate import Evaluator
-from dgconv.train.recipe import DataTable
 from dgconv.train.run import Run
 from dgconv.train.side_by_side import Silent
 from dgconv.train.stop import Stopped, StopRequest, TimeLimit, stop_requests
+from dgconv.train.tables import DataTable
 
 SMALL = {"stages": (1, 1, 1), "growth": (8, 8, 8), "image_size": 8, "batch_size": 32}
 

@@ -15,8 +15,8 @@ from dgconv.errors import UserError
 from dgconv.models import list_models
 from dgconv.models._registry import all_options
 from dgconv.train import Recipe
-from dgconv.train.recipe import DataTable, TrainingTable
 from dgconv.train.recipe_files import RECIPES, Reported, list_recipes, load_recipe, reported_of
+from dgconv.train.tables import DataTable, TrainingTable
 
 RATES = {"_rate0": 0.0, "_rate33": 1 / 3, "_rate50": 1 / 2, "": 3 / 4, "_rate83": 5 / 6, "_rate88": 7 / 8}
 CONDENSENET50 = [

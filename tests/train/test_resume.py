@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from processes import run_dgconv, start_dgconv
 from safetensors.torch import save_file
+from trained_runs import stop_after
 
 from dgconv.analysis.trained_run import TrainedRun
 from dgconv.cli import main
@@ -43,18 +44,6 @@ def weights(folder):
 
 def assert_same_end(folder, expected):
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
-
-
-def stop_after(steps, recipe, folder, data):
-    """Train that many steps, save, and forget the run."""
-    folder.mkdir()
-    run = Run(recipe, folder, data, CPU)
-    advance = run.advance()
-    done = 0
-    while done < steps:
-        done += next(advance) is None
-    run.save()
-    run.writer.wait()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from torch import nn
 from dgconv import DynamicGroupConv2d, create_model, dynamic_layers
 from dgconv.layers.controller import Place
 from dgconv.train import GlobalThreshold, controllers_of, take_saliencies
-from dgconv.train.recipe import TrainingTable
+from dgconv.train.tables import TrainingTable
 from dgconv.train.threshold import macs_per_saliency, quantile
 
 

@@ -69,6 +69,34 @@ def test_layers_that_cannot_be_converted_say_why():
     assert plan(model, IMAGE, precision="float32").layers[1].reason == "depthwise"
 
 
+class Excited(nn.Module):
+    """A convolution beside squeeze and excitation, and a head that looks at the size of its images."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.body = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
+        self.apart = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.reduce, self.expand = nn.Conv2d(16, 8, 1), nn.Conv2d(8, 16, 1)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.apart(self.body(self.stem(x).relu())).relu()
+        x = x * self.expand(self.reduce(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
+        if x.shape[-1] < 7:
+            x = nn.functional.adaptive_avg_pool2d(x, 7)
+        return self.head(x.mean((2, 3)))
+
+
+def test_what_computes_one_pixel_is_left_and_stays_native():
+    torch.manual_seed(0)
+    found = plan(Excited().eval(), IMAGE)
+    reasons = {layer.name: layer.reason for layer in found.layers}
+    assert "one pixel" in reasons["reduce"]
+    assert "one pixel" in reasons["expand"]
+    assert set(found.dense) == {"float32", "int8"}
+    assert all(set(layer.dense) == set(found.dense) for layer in found.layers), "each is timed by itself"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

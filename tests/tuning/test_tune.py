@@ -3,20 +3,23 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch
+from processes import FORKSERVER
 
 import dgconv
 from dgconv import deploy
+from dgconv.bench import forms
 from dgconv.errors import UserError
 from dgconv.models import load_model
+from dgconv.models.others import allow, copies_of
 from dgconv.runs.tensors import read_tensors
 from dgconv.train import evaluate
+from dgconv.train.side_by_side import Silent
 from dgconv.tuning import planning, resume, run, steps, training, tune
 from dgconv.tuning.goal import State
+from tests.tuned_networks import of_norms, shades, trained_network
 
 SETTINGS = {"epochs": 2, "batch_size": 16, "time": 5.0}
 
@@ -24,8 +27,6 @@ SETTINGS = {"epochs": 2, "batch_size": 16, "time": 5.0}
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory, data, trained):
     """Once, for all that looks at what is left."""
-    from dgconv.bench import forms
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forms, "RUNTIMES", [])
         patch.setattr(steps, "REPEATS", 1)
@@ -57,7 +58,7 @@ def test_what_is_in_the_folder_is_what_was_measured(tuned, data):
     assert loaded.precision == fast["precision"]
     float_model = load_model(tuned.folder)
     rows = {row["what"]: row["error"] for row in tuned.results["rows"]}
-    assert evaluate(float_model, data.test).error == pytest.approx(rows["batch norms measured anew"], abs=1e-6)
+    assert evaluate(float_model, data.test).error == pytest.approx(of_norms(rows), abs=1e-6)
 
 
 def test_each_row_has_its_error_and_milliseconds(tuned):
@@ -91,10 +92,8 @@ class Halt(Exception):
     """Where a process would have been killed."""
 
 
-LATE, EARLY = (pytest.param(line, marks=pytest.mark.slow) for line in ("measuring again", "measuring the network"))
-
-
-@pytest.mark.parametrize("line", [EARLY, "fine-tuning", LATE])
+@pytest.mark.slow
+@pytest.mark.parametrize("line", ["measuring the network", "fine-tuning", "measuring again"])
 def test_stopped_between_steps_and_resumed_it_is_the_same_to_the_bit(tuned, tmp_path, data, trained, line):
     def halt(told):
         if told.startswith(line):
@@ -139,6 +138,7 @@ def test_what_does_not_pay_is_not_converted(tmp_path, data, trained, monkeypatch
     assert not (tmp_path / "run" / "training").exists()
 
 
+@pytest.mark.slow
 def test_little_memory_takes_smaller_batches_and_says_so(tmp_path, data, trained, monkeypatch):
     asked = []
 
@@ -180,6 +180,15 @@ def test_an_allowed_drop_lowers_the_rate(data, trained, tuned):
     assert {options["pruning_rate"] for options in found.config["converted"].values()} == {rate}
 
 
+@pytest.mark.parametrize(("others", "kept"), [(5e-4, "original"), (3e-3, "tuned")])
+def test_what_others_run_faster_as_it_is_stays_as_it_is(tmp_path, data, trained, monkeypatch, others, kept):
+    monkeypatch.setattr(steps, "fastest", lambda bench, precision=None, **_: ("another runtime", others))
+    monkeypatch.setattr(steps, "seconds_of", lambda bench, kind, precision: {"dense": 2e-3, "model": 1e-3}[kind])
+    results = tune(trained, data.train, data.test, out=tmp_path / "run", **SETTINGS | {"epochs": 1}).results
+    assert results["fast"]["network"] == kept
+    assert results["verdict"].startswith("not worth converting") == (kept == "original")
+
+
 def test_the_fastest_allowed_form_is_picked():
     candidates = [("original", "float32", 1.0, 3.0), ("tuned", "float32", 1.5, 1.0), ("tuned", "int8", 2.5, 0.5)]
     most = {"original": 1.0, "tuned": 2.0}
@@ -187,40 +196,36 @@ def test_the_fastest_allowed_form_is_picked():
     assert steps.pick_form(candidates, {"original": 0.0, "tuned": 0.0}) is None
 
 
-KILLED = """
-import os, signal, sys, torch
-from dgconv.bench import forms
-from dgconv.models.others import allow, copies_of
-from dgconv.train.side_by_side import Silent
-from dgconv.tuning import planning, resume, run, steps
-from tests.tuned_networks import shades, trained_network
-forms.RUNTIMES[:] = []
-steps.REPEATS = planning.REPEATS = 1
-torch.set_num_threads(1)
-data, (folder, plan, last) = shades(), sys.argv[1:]
-allow("given:Sequential", copies_of(trained_network(data)))
-
 class Killer(Silent):
+    def __init__(self, last):
+        self.last = last
+
     def epoch(self, index, metrics):  # while its checkpoint is being written
-        if metrics.epoch == int(last):
+        if metrics.epoch == self.last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-if (run.Path(folder) / "tune.json").exists():
-    resume(folder, data=data, watch=lambda epochs: Killer())
-else:
-    goal = run.Goal(epochs=8, batch_size=16)
-    request = run.Request("given:Sequential", None, run.DataTable(name="given"), goal)
-    run.begin(request, run.Path(folder), data=data, plan_file=run.Path(plan), watch=lambda epochs: Killer())
-"""
+
+def tune_until(folder, plan, last):
+    forms.RUNTIMES[:] = []
+    steps.REPEATS = planning.REPEATS = 1
+    torch.set_num_threads(1)
+    data = shades()
+    allow("given:Sequential", copies_of(trained_network(data)))
+    if (folder / "tune.json").exists():
+        resume(folder, data=data, watch=lambda epochs: Killer(last))
+    else:
+        goal = run.Goal(epochs=8, batch_size=16)
+        request = run.Request("given:Sequential", None, run.DataTable(name="given"), goal)
+        run.begin(request, folder, data=data, plan_file=plan, watch=lambda epochs: Killer(last))
 
 
 @pytest.mark.slow
 def test_killed_and_resumed_it_is_the_same_to_the_bit(tuned, tmp_path):
     def run_until(folder, epoch):
-        command = [sys.executable, "-c", KILLED, str(folder), str(plan_of(tuned)), str(epoch)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        ended = subprocess.run(command, stderr=subprocess.PIPE, env=environment)
-        assert ended.returncode == (-signal.SIGKILL if epoch else 0), ended.stderr.decode()[-2000:]
+        process = FORKSERVER.Process(target=tune_until, args=(folder, plan_of(tuned), epoch))
+        process.start()
+        process.join()
+        assert process.exitcode == (-signal.SIGKILL if epoch else 0)
 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_until(whole, 0)
