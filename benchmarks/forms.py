@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dgconv import DynamicGroupConv2d, create_model
 from dgconv.ops.overlap import overlapping
 from dgconv.train import lasso_loss, take_saliencies
+from dgconv.train.beginning import memory_format_of
 
 AUTHORS = "authors"  # what all others are compared with
 WARM_UP = 3
@@ -57,7 +58,11 @@ class TrainingStep:
             options["pruning_rate"] = self.pruning_rate
         conv_layer = self.layer if self.layer is nn.Conv2d else partial(self.layer, **options)
         self.model = create_model(self.backbone, conv_layer=conv_layer).to(self.device)
-        layout = self.model.gpu_memory_format if self.fused else torch.contiguous_format  # ours as dgconv train has it
+        as_trained = self.fused or (self.device == "cpu" and self.layer in (DynamicGroupConv2d, nn.Conv2d))
+        dtype = torch.bfloat16 if self.bf16 else torch.float32
+        layout = torch.contiguous_format
+        if as_trained:
+            layout = memory_format_of(self.model, torch.device(self.device), dtype)
         self.model.to(memory_format=layout)
         self.optimizer = torch.optim.SGD(
             self.model.parameters(),

@@ -41,6 +41,7 @@ def main(
     dense: Path | None = None,
     time: float = 90.0,
     pruning_rate: float | None = None,
+    learning_rate: float | None = None,
     dense_epochs: int = DENSE_EPOCHS,
     threads: int = 1,
     json_file: Path | None = None,
@@ -67,8 +68,9 @@ def main(
         if (tuned / "tune.json").exists():
             dgconv("tune", "--resume", str(tuned))
         else:
-            rate = ["--pruning-rate", f"{pruning_rate:g}"] if pruning_rate is not None else []
-            dgconv("tune", str(dense), *data, "--time", f"{time:g}", *rate, "--out", str(tuned))
+            given = {"--time": time, "--pruning-rate": pruning_rate, "--learning-rate": learning_rate}
+            settings = [word for flag, value in given.items() if value is not None for word in (flag, f"{value:g}")]
+            dgconv("tune", str(dense), *data, *settings, "--out", str(tuned))
     results = json.loads((tuned / "results.json").read_text())
     before, after = results["error_before"], results["fast"]["error"]
     bars = [
