@@ -9,10 +9,11 @@ from dgconv_command import run_command
 
 from .commands import add, costs, outputs, pages, publish, study
 from .train import train
+from .walks import walks
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "pages": pages, "add": add, "publish": publish, "study": study, "train": train, "costs": costs,
-    "outputs": outputs,
+    "outputs": outputs, "walks": walks,
 }  # fmt: skip
 
 

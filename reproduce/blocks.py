@@ -2,8 +2,9 @@
 
 A comment in the line before a block says what is special about it::
 
-    <!-- not run: REASON -->            nobody runs it
-    <!-- tested as: COMMAND -->         what the tests run in its place, for it would take too long
+    <!-- not run: REASON -->            nothing writes its output below it; the tests run it, or what follows
+    <!-- tested as: LINE -->            what the tests run in its place, for it would take too long; once for each line
+    <!-- tested in: FILE -->            the test that runs just this
     <!-- exits: STATUS -->              it shows a mistake; otherwise a block must succeed
     <!-- no output: REASON -->          what it prints is not shown
     <!-- first lines: NUMBER -->        how much of what it prints the page shows
@@ -33,7 +34,7 @@ BLOCK = re.compile(
     r"(?P<output>\n<!-- output -->\n```text\n.*?^```\n)?",
     re.DOTALL | re.MULTILINE,
 )
-MARKS = {"not run", "tested as", "exits", "no output", "first lines"}
+MARKS = {"not run", "tested as", "tested in", "exits", "no output", "first lines"}
 LANGUAGES = {"python", "sh"}
 
 
@@ -48,6 +49,17 @@ class Block:
     @property
     def is_run(self) -> bool:
         return "not run" not in self.marks
+
+    @property
+    def lines(self) -> list[str]:
+        """What a shell is told, without comments."""
+        lines = (line.split("  #")[0].rstrip() for line in self.code.replace("\\\n", " ").splitlines())
+        return [line for line in lines if line and not line.startswith("#")]
+
+    @property
+    def tested_code(self) -> str:
+        """What the tests run of it."""
+        return self.marks.get("tested as", self.code)
 
     @property
     def status(self) -> int:
@@ -76,7 +88,7 @@ def _block(found: re.Match[str]) -> Block:
     for mark in re.findall(r"<!-- (.*?) -->", found["marks"]):
         name, _, value = mark.partition(": ")
         if name in MARKS:
-            marks[name] = value
+            marks[name] = f"{marks[name]}\n{value}" if name in marks else value
     return Block(found["language"], found["code"], marks)
 
 
@@ -96,11 +108,10 @@ class Session:
                 exec(compile(code, "<page>", "exec"), self.names)
                 return printed.getvalue()
             with redirect_stderr(printed):
-                for line in code.replace("\\\n", " ").splitlines():
-                    if line.strip() and not line.startswith("#"):
-                        status = _run_line(line)
-                        if status != block.status:
-                            raise UserError(f"'{line}' ended with status {status}:\n{printed.getvalue()}")
+                for line in Block("sh", code, {}).lines:
+                    status = _run_line(line)
+                    if status != block.status:
+                        raise UserError(f"'{line}' ended with status {status}:\n{printed.getvalue()}")
         return printed.getvalue()
 
 

@@ -1,6 +1,8 @@
-"""What docs/frontier.md shows of the record of a study: its points, what each change was worth, and the verdict."""
+"""What docs/frontier.md shows of the records of studies: their points, what each change was worth, and the verdicts."""
 
 import json
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 from scipy.stats import ttest_ind_from_stats
@@ -9,14 +11,14 @@ from dgconv.compare.frontier import Frontier, PointResult
 
 from .markdown import table
 
-RECORD = Path("benchmarks") / "results" / "frontier_imagenette64.json"
+STUDY = "imagenette64"  # the one with all changes; the others repeat some of its points
 BASE, PRECISION = "dgc75", "int8"
 NOISE = 0.05
 STATIC = ("dense", "groups", "pruned")
 
 
-def read(root: Path) -> Frontier | None:
-    file = root / RECORD
+def read(root: Path, study: str) -> Frontier | None:
+    file = root / "benchmarks" / "results" / f"frontier_{study}.json"
     return Frontier.from_dict(json.loads(file.read_text())) if file.exists() else None
 
 
@@ -32,9 +34,9 @@ def _error(point: PointResult, precision: str = PRECISION) -> str:
     return f"{point.error(precision):.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
-def frontier_table(root: Path) -> str:
+def frontier_table(root: Path, study: str = STUDY) -> str:
     """Every point: error while it trained and deployed, and its milliseconds; what nothing beats is in bold."""
-    found = read(root)
+    found = read(root, study)
     if found is None:
         return "Not measured yet."
     sides = _sides(found)
@@ -62,9 +64,9 @@ def frontier_table(root: Path) -> str:
     return f"{note}\n\n{table(heading, rows, left=2)}"
 
 
-def frontier_changes(root: Path) -> str:
+def frontier_changes(root: Path, study: str = STUDY) -> str:
     """One change at a time against DGC at 3/4, in int8 where it was deployed, otherwise as it was trained."""
-    found = read(root)
+    found = read(root, study)
     if found is None:
         return "Not measured yet."
     base = next(point for point in found.points if point.name == BASE)
@@ -86,31 +88,25 @@ def _trained(point: PointResult) -> list[float]:
 
 
 def _mean(point: PointResult) -> float:
-    errors = _trained(point)
-    return sum(errors) / len(errors)
+    return statistics.mean(_trained(point))
 
 
-def _spread(point: PointResult) -> float | None:
-    errors = _trained(point)
-    mean = _mean(point)
-    return (sum((error - mean) ** 2 for error in errors) / (len(errors) - 1)) ** 0.5 if len(errors) > 1 else None
-
-
-def _sure(one: PointResult, other: PointResult) -> str:
+def _sure(one: PointResult, other: PointResult, errors_of: Callable[[PointResult], list[float]] = _trained) -> str:
     """Welch's test; a single seed is taken to spread as the seeds of the other do."""
-    spreads = [spread for spread in (_spread(one), _spread(other)) if spread is not None]
+    both = [errors_of(one), errors_of(other)]
+    spreads = [statistics.stdev(errors) for errors in both if len(errors) > 1]
     if not spreads:
         return "too few seeds"
-    facts = [
-        fact for point in (one, other) for fact in (_mean(point), _spread(point) or max(spreads), len(point.seeds))
-    ]
+    facts = []
+    for errors in both:
+        facts += [statistics.mean(errors), statistics.stdev(errors) if len(errors) > 1 else max(spreads), len(errors)]
     sure = bool(ttest_ind_from_stats(*facts, equal_var=len(spreads) == 1).pvalue < NOISE)
     return ("yes" if sure else "no") + ("" if len(spreads) == 2 else ", by one seed")
 
 
-def frontier_verdict(root: Path) -> str:
+def frontier_verdict(root: Path, study: str = STUDY) -> str:
     """The best dynamic network against the best static one, at its error and at its time."""
-    found = read(root)
+    found = read(root, study)
     if found is None:
         return "Not measured yet."
     lines = []
@@ -130,17 +126,28 @@ def _against_static(found: Frontier, side: str) -> list[str]:
     there = [p for p in found.points if p.errors(PRECISION) and PRECISION in p.ms.get(side, {})]
     static, dynamic = [p for p in there if p.family in STATIC], [p for p in there if p.family == "dgc"]
     several = [p for p in dynamic if len(p.seeds) > 1] or dynamic
-    lines = []
-    for point in sorted(several, key=lambda p: p.error(PRECISION))[:3]:
-        as_good = [p for p in static if p.error(PRECISION) <= point.error(PRECISION)]
-        rival = min(as_good, key=lambda p: p.ms[side][PRECISION], default=None)
-        if rival is None:
-            lines.append(f"`{point.name}` has a lower error than every static network.")
-            continue
-        ratio = rival.ms[side][PRECISION] / point.ms[side][PRECISION]
-        lines.append(
-            f"`{point.name}` ({point.error(PRECISION):.2f} %, {point.ms[side][PRECISION]:.2f} ms) against the fastest "
-            f"static network at least as good, `{rival.name}` ({rival.error(PRECISION):.2f} %, "
-            f"{rival.ms[side][PRECISION]:.2f} ms): {ratio:.2f}x."
-        )
-    return lines
+    return [_verdict(p, static, side) for p in sorted(several, key=lambda p: p.error(PRECISION))[:3]]
+
+
+def _verdict(point: PointResult, static: list[PointResult], side: str) -> str:
+    """A dynamic network against the fastest static one that is as good, or else against the best one."""
+    as_good = [p for p in static if p.error(PRECISION) <= point.error(PRECISION)]
+    if as_good:
+        which, rival = "the fastest static network at least as good", min(as_good, key=lambda p: p.ms[side][PRECISION])
+    else:
+        which, rival = "the best static network", min(static, key=lambda p: p.error(PRECISION))
+    ratio = rival.ms[side][PRECISION] / point.ms[side][PRECISION]
+    sure = _sure(point, rival, lambda p: p.errors(PRECISION))
+    return (
+        f"`{point.name}` ({_said(point, side)}) against {which}, `{rival.name}` ({_said(rival, side)}): {ratio:.2f}x; "
+        f"errors differ beyond noise: {sure}."
+    )
+
+
+def _said(point: PointResult, side: str) -> str:
+    return f"{point.error(PRECISION):.2f} %, {point.ms[side][PRECISION]:.2f} ms"
+
+
+def frontier_repeat(root: Path, study: str) -> str:
+    """Verdict and table of a study that repeats some points elsewhere."""
+    return f"{frontier_verdict(root, study)}\n\n{frontier_table(root, study)}"

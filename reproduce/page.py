@@ -51,6 +51,7 @@ One by one:
 """
 
 NOT_RUN = "<!-- not run: days, and data sets that the tests do not have -->"
+TESTED = "<!-- tested as: {} --image-size 32 --dry-run -->"
 
 SHOWN_FIRST = {
     "cifar10_condensenet50",
@@ -156,7 +157,8 @@ def _missing(groups: list[Group]) -> str:
     if not lines:
         return "Nothing."
     commands = [f"{command} --seeds {' '.join(map(str, seeds))} --data-dir DIR" for command, seeds in lines.items()]
-    return "\n".join([HOW_TO_TRAIN, NOT_RUN, "```sh", *commands, "```"])
+    first = {run.data.name: _command(run) for run in reversed(missing_runs(groups))}  # one for each data set
+    return "\n".join([HOW_TO_TRAIN, NOT_RUN, *map(TESTED.format, first.values()), "```sh", *commands, "```"])
 
 
 def _command(run: Recipe) -> str:

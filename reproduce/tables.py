@@ -75,6 +75,57 @@ def any_network(root: Path) -> str:
     return f"{machine}\n\n" + markdown(heading, rows)
 
 
+def tuned_networks(root: Path) -> str:
+    """Networks of timm through the whole of ``dgconv tune``, as benchmarks/tune_any_network.py did it."""
+    if not (root / "benchmarks/results/tune_any_network.json").exists():
+        return "Not measured yet."
+    found = _measured(root, "tune_any_network")
+    done = [row for row in found["rows"] if "error" not in row]
+    columns = [
+        (precision, form)
+        for precision in ("float32", "int8")
+        for form in dict.fromkeys(form for row in done for form in row["milliseconds"][precision])
+    ]
+    rows = []
+    for row in found["rows"]:
+        seconds = str(row["seconds"])
+        if "error" in row:
+            rows.append([f"`{row['network']}`", "", "", *[""] * len(columns), f"failed: {row['error']}", seconds])
+            continue
+        taken = [row["milliseconds"][precision].get(form) for precision, form in columns]
+        rows.append(
+            [
+                f"`{row['network']}`", f"{row['converted']} of {row['convolutions']}",
+                f"{100 * row['native share']:.0f} %", *("" if ms is None else f"{ms:.2f}" for ms in taken),
+                row["verdict"].partition(":")[0].partition(" than")[0], seconds,
+            ]
+        )  # fmt: skip
+    machine = (
+        f"{found['hardware']}, torch {found['torch']}, {found['date']}, {found['size']} px, {found['threads']} thread, "
+        f"one image, random weights, {found['images'][0]} training images, milliseconds:"
+    )
+    heading = ["network", "converted", "native", *(f"{form}, {precision}" for precision, form in columns)]
+    return f"{machine}\n\n" + markdown([*heading, "verdict", "seconds it took"], rows)
+
+
+def precision_by_isa(root: Path) -> str:
+    """Both precisions with each instruction set, and which of them was taken, as benchmarks/precision_by_isa.py did."""
+    if not (root / "benchmarks/results/precision_by_isa.json").exists():
+        return "Not measured yet."
+    found = _measured(root, "precision_by_isa")
+    rows = [
+        [
+            row["instructions"], row["network"],
+            *(f"{row['milliseconds'][precision]:.2f}" for precision in ("float32", "int8")),
+            row["chosen"], "right" if row["is_right"] else "wrong",
+        ]
+        for row in found["rows"]
+    ]  # fmt: skip
+    machine = f"{found['hardware']}, torch {found['torch']}, {found['date']}, {found['threads']} thread, one image:"
+    heading = ["instructions", "network", "float32, ms", "int8, ms", "taken", "is that right"]
+    return f"{machine}\n\n" + markdown(heading, rows, left=2)
+
+
 def tune(root: Path) -> str:
     """What each step of a tuning cost and gained, as ``dgconv tune`` wrote it into results.json."""
     found = _measured(root, "tune_imagenette")
@@ -103,7 +154,10 @@ def _taken(seconds: float | None, base: float) -> list[str]:
 
 def inference(root: Path) -> str:
     """Whole networks, as ``dgconv bench`` measured them: a row for each precision, ratios to its fastest rival."""
-    benches = _benches(root)
+    return _inference_of(_benches(root))
+
+
+def _inference_of(benches: list[dict[str, Any]]) -> str:
     measured = [(bench, measurement) for bench in benches for measurement in bench["measurements"]]
     rivals = dict.fromkeys(
         row["form"] for _, part in measured for row in part["rows"] if row["kind"] == "dense" and row["form"] != OURS
@@ -145,8 +199,10 @@ def _beside_the_fastest(part: dict[str, Any], precision: str) -> list[str]:
     return [f"{_ms(fastest['median'])} {fastest['form']}", _ms(ours), f"**{fastest['median'] / ours:.2f}**"]
 
 
-def _benches(root: Path) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in sorted((root / "benchmarks/results").glob("bench_*.json"))]
+def _benches(root: Path, *, in_tiles: bool = False) -> list[dict[str, Any]]:
+    """The records of ``dgconv bench`` on CPUs that multiply bytes in tiles, or of all others."""
+    found = [json.loads(file.read_text()) for file in sorted((root / "benchmarks/results").glob("bench_*.json"))]
+    return [bench for bench in found if bench["machine"].get("native kernels", "").endswith("amx") == in_tiles]
 
 
 def _unmeasured(rows: list[list[str]], measured: set[tuple[str, str]]) -> str:
@@ -199,6 +255,23 @@ def _machine(machine: dict[str, Any]) -> str:
     packages = {"torch": None} | dict.fromkeys(package for one in RUNTIMES for package in one.packages)
     versions = [f"{names.get(package, package)} {machine[package]}" for package in packages if machine.get(package)]
     return ", ".join([machine["hardware"], *versions, machine["date"]])
+
+
+def tiles(root: Path) -> str:
+    """int8 with the matrix unit of a CPU and without, as benchmarks/tiles.py measured it; and beside all rivals."""
+    found = _measured(root, "tiles")
+    rows = [
+        [
+            f"ResNet-18, {row['network']}", str(row["images"]), str(row["threads"]),
+            *(f"{row[isa]:.2f}" for isa in ("avx512_vbmi2", "avx512_amx")),
+            f"{row['avx512_vbmi2'] / row['avx512_amx']:.2f}x",
+        ]
+        for row in found["rows"]
+    ]  # fmt: skip
+    machine = f"{found['hardware']}, torch {found['torch']}, {found['date']}; {found['differ']} random networks differ"
+    heading = ["network", "images", "threads", "vectors, ms", "tiles, ms", "gain"]
+    beside_others = _inference_of(_benches(root, in_tiles=True))
+    return f"{machine} from the integer reference:\n\n{markdown(heading, rows)}\n\n{beside_others}"
 
 
 def convolutions(root: Path) -> str:
@@ -295,29 +368,14 @@ def gpu(root: Path) -> str:
             form: ms for network in found["networks"] if network["batch"] == batch for form, ms in network["ms"].items()
         }
         dense = min(ms[form] for form in ms if form != "sparse")
-        cells = [f"{ms[form]:.2f}" if form in ms else "" for form in GPU_FORMS]
+        cells = [f"{ms[form]:.2f}" if form in ms else "–" for form in GPU_FORMS]
         rows.append([str(batch), *cells, f"{dense / ms['sparse']:.2f}x"])
     whole = markdown(["batch", *(f"{title}, ms" for title in GPU_FORMS.values()), "against the best dense"], rows)
-    layers = []
-    largest = max(layer["shape"]["batch"] for layer in found["roofline"])
-    for layer in found["roofline"]:
-        shape = layer["shape"]
-        if shape["batch"] != largest:
-            continue
-        floor = max(layer["floor_macs"], layer["floor_bytes"])
-        outputs = shape["outputs"] * shape["heads"] if shape["by_head"] else shape["outputs"]
-        name = f"{shape['channels']} to {outputs}, {shape['kernel']}x{shape['kernel']}, stride {shape['stride']}"
-        best = layer["forms"][0][1]
-        cells = (floor, layer["dense"], best)
-        layers.append(
-            [
-                f"{shape['batch']} x {shape['height']} px, {name}",
-                *(f"{1e6 * value:.1f}" for value in cells),
-                f"{layer['dense'] / best:.2f}x",
-                f"{layer['dense'] / floor:.1f}x",
-            ]
-        )
-    heading = ["convolution", "floor, us", "dense, us", "sparse, us", "sparse against dense", "at most possible"]
-    machine = f"{found['machine']}, torch {found['torch']}, bfloat16, 224 pixels"
-    ceilings = ", ".join(f"{value:.4g} {unit}" for unit, value in found["ceilings"].items())
-    return f"{machine}:\n\n{whole}\n\nCeilings measured beside: {ceilings}.\n\n{markdown(heading, layers)}"
+    machine = f"{found['machine']}, torch {found['torch']}, bfloat16, 224 pixels, {found['date']}"
+    kernels = found["profile"][str(max(network["batch"] for network in found["networks"]))]
+    total = sum(us for _, _, us in kernels)
+    shares = [
+        [f"`{name}`", str(count), f"{us:.0f}", f"{us / total:.0%}"] for name, count, us in kernels if us > 0.01 * total
+    ]
+    heading = ["kernel, largest batch", "launches", "us", "share"]
+    return f"{machine}:\n\n{whole}\n\n{markdown(heading, shares)}"

@@ -88,12 +88,13 @@ $ {predict_command}
 
 In a program of yours, which needs no code of the network:
 
-<!-- not run: it needs the run folder that the command above wrote -->
+<!-- not run: needs the run folder that the command above wrote -->
 ```python
+import torch
 from dgconv import deploy
 
 network = deploy.load("{fast}")
-logits = network(images)  # float32 [batch, 3, {size}, {size}], normalized
+logits = network(torch.zeros(1, 3, {size}, {size}))  # normalized images
 ```
 
 With a training loop of your own, the same pieces are there: `dgconv.plan(model, example)` says what to convert,

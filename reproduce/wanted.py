@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from dgconv.train.recipe import Precision, Recipe
+from dgconv.train.recipe import Recipe
 from dgconv.train.recipe_files import load_recipe
+from dgconv.train.tables import Precision
 
 from .groups import Group
 
