@@ -18,15 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from . import precision
+from .matrix import _load_tile, _store_tile
 
 PROGRAMS = 264  # two a multiprocessor of an H200; one where a program has little to sum
-
-
-@triton.jit
-def _load_tile(ptr, row, column, rows, columns):
-    """``[row, column]`` of a contiguous matrix, zero outside of it."""
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    return tl.load(ptr + row[:, None] * columns + column[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -54,8 +48,7 @@ def _forward_kernel(
         folded = _load_tile(folded_ptr, o, c, outputs, width)
         x = _load_tile(x_ptr, c, p, channels, pixels)
         total = tl.dot(folded, x, total, input_precision=PRECISION)
-    inside = (o < outputs)[:, None] & (p < pixels)[None, :]
-    tl.store(out_ptr + o[:, None] * pixels + p[None, :], total.to(out_ptr.dtype.element_ty), mask=inside)
+    _store_tile(out_ptr, total, o, p, outputs, pixels)
 
 
 @triton.jit(do_not_specialize=["channels"])
@@ -80,8 +73,7 @@ def _grad_x_kernel(
     if POOLED:
         grad_pooled = tl.load(grad_pooled_ptr + image * channels + c, mask=c < channels, other=0.0)
         total += (grad_pooled / pixels)[:, None]
-    inside = (c < channels)[:, None] & (p < pixels)[None, :]
-    tl.store(grad_x_ptr + c[:, None] * pixels + p[None, :], total.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    _store_tile(grad_x_ptr, total, c, p, channels, pixels)
 
 
 @triton.jit
@@ -126,8 +118,7 @@ def _grad_parts_kernel(
         grad_gates = tl.sum(tl.reshape(folded * weight, [BLOCK_O // GROUP, GROUP, BLOCK_C]), 0)  # [GROUP, BLOCK_C]
         gates_at = ((tile * batch + image) * HEADS + head)[:, None] * channels + c[None, :]
         tl.store(gates_parts_ptr + gates_at, grad_gates, mask=(head < HEADS)[:, None] & (c < channels)[None, :])
-    at = (chunk * outputs + o)[:, None] * channels + c[None, :]
-    tl.store(weight_parts_ptr + at, grad_weight, mask=(o < outputs)[:, None] & (c < channels)[None, :])
+    _store_tile(weight_parts_ptr + chunk * outputs * channels, grad_weight, o, c, outputs, channels)
 
 
 @triton.jit

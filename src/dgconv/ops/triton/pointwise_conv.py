@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from . import precision
-from .pointwise import PROGRAMS, _block, _load_tile, _tile
+from .matrix import _load_tile, _store_tile
+from .pointwise import PROGRAMS, _block, _tile
 
 
 def forward(x: Tensor, weight: Tensor, groups: int, interleaved: bool) -> Tensor:
@@ -123,9 +124,7 @@ def _grad_x_kernel(
         grad = _load_outputs(grad_ptr, o, p, image, group, groups, outputs, pixels, INTERLEAVED)
         weight = _load_tile(weight_ptr, o, c, outputs, channels).to(grad.dtype)
         total = tl.dot(tl.trans(weight), grad, total, input_precision=PRECISION)
-    inside = (c < channels)[:, None] & (p < pixels)[None, :]
-    at = place * channels * pixels + c[:, None] * pixels + p[None, :]
-    tl.store(grad_x_ptr + at, total.to(grad_x_ptr.dtype.element_ty), mask=inside)
+    _store_tile(grad_x_ptr + place * channels * pixels, total, c, p, channels, pixels)
 
 
 @triton.jit(do_not_specialize=["channels", "groups"])
@@ -146,5 +145,4 @@ def _weight_parts_kernel(
             grad = _load_outputs(grad_ptr, o, p, image, group, groups, outputs, pixels, INTERLEAVED)
             x = _load_tile(x_ptr + (image * groups + group) * channels * pixels, c, p, channels, pixels)
             total = tl.dot(grad, tl.trans(x), total, input_precision=PRECISION)
-    at = ((chunk * groups + group) * outputs + o)[:, None] * channels + c[None, :]
-    tl.store(parts_ptr + at, total, mask=(o < outputs)[:, None] & (c < channels)[None, :])
+    _store_tile(parts_ptr + (chunk * groups + group) * outputs * channels, total, o, c, outputs, channels)

@@ -19,6 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .matrix import _load_tile, _store_tile
+
 PRECISION = tl.constexpr("tf32x3")  # as good as float32, and on tensor cores; the order of channels hangs on it
 MAX_HIDDEN = 256  # D must fit one tile
 ROWS = tl.constexpr(16)  # the fewest a matrix product takes
@@ -34,13 +36,6 @@ def _pool_kernel(x_ptr, pooled_ptr, rows, pixels, BLOCK_R: tl.constexpr, BLOCK_P
         inside = (row < rows)[:, None] & (p < pixels)[None, :]
         total += tl.load(x_ptr + row[:, None] * pixels + p[None, :], mask=inside, other=0.0).to(tl.float32)
     tl.store(pooled_ptr + row, tl.sum(total, 1) / pixels, mask=row < rows)
-
-
-@triton.jit
-def _load_tile(ptr, row, column, rows, columns):
-    """``[row, column]`` of a contiguous matrix, zero outside of it."""
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    return tl.load(ptr + row[:, None] * columns + column[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -132,8 +127,7 @@ def _hidden_kernel(
         pooled = _load_tile(pooled_ptr, b, c, batch, channels)
         weight1 = _load_tile(weight1_ptr, u, c, units, channels)
         hidden = tl.dot(pooled, tl.trans(weight1), hidden, input_precision=PRECISION)
-    inside = (b < batch)[:, None] & (u < units)[None, :]
-    tl.store(hidden_ptr + b[:, None] * units + u[None, :], _relu(hidden), mask=inside)
+    _store_tile(hidden_ptr, _relu(hidden), b, u, batch, units)
 
 
 @triton.jit(do_not_specialize=["width"])
@@ -151,8 +145,7 @@ def _saliency_kernel(
     saliency += tl.load(bias_ptr + head * channels + c, mask=c < channels, other=0.0)[None, :]
     if not SIGNED:
         saliency = _relu(saliency)
-    inside = (b < batch)[:, None] & (c < channels)[None, :]
-    tl.store(saliency_ptr + row[:, None] * channels + c[None, :], saliency, mask=inside)
+    _store_tile(saliency_ptr, saliency, row, c, batch * heads, channels)
 
 
 @triton.jit

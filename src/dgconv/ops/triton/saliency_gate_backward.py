@@ -14,7 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .saliency_gate import PRECISION, ROWS, _all_channels, _hidden_block, _load_tile, _warps
+from .matrix import _load_tile, _store_tile
+from .saliency_gate import PRECISION, ROWS, _all_channels, _hidden_block, _warps
 
 TILE = 16384  # elements that 256 threads hold in registers
 PROGRAMS = 128  # about one a multiprocessor
@@ -88,10 +89,8 @@ def _parameter_grads_kernel(
         grad_weight1 = tl.dot(tl.trans(grad_hidden), pooled, grad_weight1, input_precision=PRECISION)
         grad_weight2 = tl.dot(tl.trans(grad), hidden, grad_weight2, input_precision=PRECISION)
         grad_bias += tl.sum(grad, 0)
-    at1 = (head * width + d)[:, None] * channels + c[None, :]
-    tl.store(grad_weight1_ptr + at1, grad_weight1, mask=(d < width)[:, None] & real)
-    at2 = (head * channels + c)[:, None] * width + d[None, :]
-    tl.store(grad_weight2_ptr + at2, grad_weight2, mask=(c < channels)[:, None] & (d < width)[None, :])
+    _store_tile(grad_weight1_ptr + head * width * channels, grad_weight1, d, c, width, channels)
+    _store_tile(grad_weight2_ptr + head * channels * width, grad_weight2, c, d, channels, width)
     tl.store(grad_bias_ptr + head * channels + c, grad_bias, mask=c < channels)
 
 
@@ -107,8 +106,7 @@ def _grad_pooled_kernel(
         grad_u = _load_tile(grad_hidden_ptr, b, u, batch, units)
         weight1 = _load_tile(weight1_ptr, u, c, units, channels)
         grad_pooled = tl.dot(grad_u, weight1, grad_pooled, input_precision=PRECISION)
-    inside = (b < batch)[:, None] & (c < channels)[None, :]
-    tl.store(grad_pooled_ptr + b[:, None] * channels + c[None, :], grad_pooled, mask=inside)
+    _store_tile(grad_pooled_ptr, grad_pooled, b, c, batch, channels)
 
 
 def _tile(batch: int, heads: int, channels: int, width: int) -> tuple[int, int, int]:
