@@ -155,6 +155,13 @@ def _separate_kernel(
 
 
 @triton.jit
+def _add_head(grad_x, total, grad_ptr, at, inside, x, gate):
+    """dx and the sum dg of a head, with what a tile of its gradient adds to either."""
+    grad = tl.load(grad_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    return grad_x + grad * gate, total + tl.sum(grad * x, 0)
+
+
+@triton.jit
 def _combine_kernel(
     grad0_ptr, grad1_ptr, grad2_ptr, grad3_ptr, x_ptr, gates_ptr, grad_x_ptr, partial_ptr, pixels, C: tl.constexpr,
     HEADS: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, TILES: tl.constexpr, BLOCK_P: tl.constexpr,
@@ -180,17 +187,11 @@ def _combine_kernel(
         grad_x = grad * gate0
         sum0 += tl.sum(grad * x, 0)
         if COUNT > 1:
-            grad = tl.load(grad1_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            grad_x += grad * gate1
-            sum1 += tl.sum(grad * x, 0)
+            grad_x, sum1 = _add_head(grad_x, sum1, grad1_ptr, at, inside, x, gate1)
         if COUNT > 2:
-            grad = tl.load(grad2_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            grad_x += grad * gate2
-            sum2 += tl.sum(grad * x, 0)
+            grad_x, sum2 = _add_head(grad_x, sum2, grad2_ptr, at, inside, x, gate2)
         if COUNT > 3:
-            grad = tl.load(grad3_ptr + at, mask=inside, other=0.0).to(tl.float32)
-            grad_x += grad * gate3
-            sum3 += tl.sum(grad * x, 0)
+            grad_x, sum3 = _add_head(grad_x, sum3, grad3_ptr, at, inside, x, gate3)
         if FIRST > 0:
             grad_x += tl.load(grad_x_ptr + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(grad_x_ptr + at, grad_x.to(grad_x_ptr.dtype.element_ty), mask=inside)
