@@ -17,3 +17,20 @@ def _store_tile(ptr, tile, row, column, rows, columns):
     """Makes ``tile`` the ``[row, column]`` of a matrix, in its dtype."""
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     tl.store(ptr + row[:, None] * columns + column[None, :], tile.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _matmul(
+    left_ptr, right_ptr, row, column, rows, width, inner, columns, BLOCK: tl.constexpr, PRECISION: tl.constexpr
+):
+    """``[row, column]`` of [rows, width] times [inner, columns], in float32. Factors have the dtype of the right one.
+
+    ``width`` may be more than ``inner``: then the left one is filled up with zeros.
+    """
+    total = tl.zeros([row.shape[0], column.shape[0]], tl.float32)
+    for start in range(0, width, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        right = _load_tile(right_ptr, k, column, inner, columns)
+        left = _load_tile(left_ptr, row, k, rows, width).to(right.dtype)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    return total

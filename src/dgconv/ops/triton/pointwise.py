@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import precision
-from .matrix import _load_tile, _store_tile
+from .matrix import _load_tile, _matmul, _store_tile
 
 PROGRAMS = 264  # two a multiprocessor of an H200; one where a program has little to sum
 
@@ -42,12 +42,7 @@ def _forward_kernel(
     out_ptr += image * outputs * pixels
     o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
-    total = tl.zeros([BLOCK_O, BLOCK_P], tl.float32)
-    for start in range(0, width, BLOCK_C):
-        c = start + tl.arange(0, BLOCK_C)
-        folded = _load_tile(folded_ptr, o, c, outputs, width)
-        x = _load_tile(x_ptr, c, p, channels, pixels)
-        total = tl.dot(folded, x, total, input_precision=PRECISION)
+    total = _matmul(folded_ptr, x_ptr, o, p, outputs, width, channels, pixels, BLOCK_C, PRECISION)
     _store_tile(out_ptr, total, o, p, outputs, pixels)
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import precision
-from .matrix import _load_tile, _store_tile
+from .matrix import _load_tile, _matmul, _store_tile
 from .pointwise import PROGRAMS, _block, _tile
 
 
@@ -95,12 +95,7 @@ def _forward_kernel(
     weight_ptr += group * outputs * channels
     o = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
-    total = tl.zeros([BLOCK_O, BLOCK_P], tl.float32)
-    for start in range(0, channels, BLOCK_C):
-        c = start + tl.arange(0, BLOCK_C)
-        x = _load_tile(x_ptr, c, p, channels, pixels)
-        weight = _load_tile(weight_ptr, o, c, outputs, channels).to(x.dtype)
-        total = tl.dot(weight, x, total, input_precision=PRECISION)
+    total = _matmul(weight_ptr, x_ptr, o, p, outputs, channels, channels, pixels, BLOCK_C, PRECISION)
     inside = (o < outputs)[:, None] & (p < pixels)[None, :]
     row = _row(o, image, group, groups, outputs, INTERLEAVED)
     tl.store(out_ptr + row[:, None] * pixels + p[None, :], total.to(out_ptr.dtype.element_ty), mask=inside)

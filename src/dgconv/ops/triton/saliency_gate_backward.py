@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .matrix import _load_tile, _store_tile
+from .matrix import _matmul, _store_tile
 from .saliency_gate import PRECISION, ROWS, _all_channels, _hidden_block, _warps
 
 TILE = 16384  # elements that 256 threads hold in registers
@@ -100,12 +100,7 @@ def _grad_pooled_kernel(
 ):
     """grad_pooled[b, c] = sum over the hidden units u of all heads of grad_hidden[b, u] W1[u, c], of ROWS images."""
     b, c = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    grad_pooled = tl.zeros([ROWS, BLOCK_C], tl.float32)
-    for start in range(0, units, BLOCK_K):
-        u = start + tl.arange(0, BLOCK_K)
-        grad_u = _load_tile(grad_hidden_ptr, b, u, batch, units)
-        weight1 = _load_tile(weight1_ptr, u, c, units, channels)
-        grad_pooled = tl.dot(grad_u, weight1, grad_pooled, input_precision=PRECISION)
+    grad_pooled = _matmul(grad_hidden_ptr, weight1_ptr, b, c, batch, units, units, channels, BLOCK_K, PRECISION)
     _store_tile(grad_pooled_ptr, grad_pooled, b, c, batch, channels)
 
 
