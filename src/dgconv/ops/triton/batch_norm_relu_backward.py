@@ -76,15 +76,20 @@ def backward(
 
 
 @triton.jit
-def _gradient_tile(dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask):
-    """dz and x̂ of a tile, and the channel's γ·invstd."""
+def _gradient_tile(
+    dy_ptr, x_ptr, x_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, chunk, B, C, P,
+    BLOCK_B: tl.constexpr, BLOCK_P: tl.constexpr,
+):  # fmt: skip
+    """dz and x̂ of a tile, and the channel's γ·invstd; then the tile's offsets in dy and its mask."""
+    offsets, mask = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
+    x_offsets, _ = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
     dy = tl.load(dy_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + x_offsets, mask=mask, other=0.0).to(tl.float32)
     centred = x - tl.load(mean_ptr + channel)
     invstd = tl.load(invstd_ptr + channel)
     scale = invstd * tl.load(weight_ptr + channel)
     active = centred * scale + tl.load(bias_ptr + channel) > 0.0
-    return tl.where(active, dy, 0.0), centred * invstd, scale
+    return tl.where(active, dy, 0.0), centred * invstd, scale, offsets, mask
 
 
 @triton.jit(do_not_specialize=["B", "C"])
@@ -95,10 +100,8 @@ def _backward_resident_kernel(
     """One program a channel: sums and input gradient from registers."""
     channel = tl.program_id(0)
     count = (B * P).to(tl.float32)
-    offsets, mask = _tile(channel, 0, B, P, C * P, BLOCK_B, BLOCK_P)
-    x_offsets, _ = _tile(channel, 0, B, P, x_stride, BLOCK_B, BLOCK_P)
-    dz, xhat, scale = _gradient_tile(
-        dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask
+    dz, xhat, scale, offsets, mask = _gradient_tile(
+        dy_ptr, x_ptr, x_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, 0, B, C, P, BLOCK_B, BLOCK_P
     )
     dbias, dweight = tl.sum(dz), tl.sum(dz * xhat)
     dx = scale * (dz - dbias / count - xhat * (dweight / count))
@@ -117,10 +120,8 @@ def _gradient_sums_kernel(
 ):  # fmt: skip
     """partial [2, C, chunks]: each chunk's Σ dz and Σ dz·x̂."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
-    x_offsets, _ = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
-    dz, xhat, _ = _gradient_tile(
-        dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask
+    dz, xhat, _, _, _ = _gradient_tile(
+        dy_ptr, x_ptr, x_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, chunk, B, C, P, BLOCK_B, BLOCK_P
     )
     partial_ptr += channel * chunks + chunk
     tl.store(partial_ptr, tl.sum(dz))
@@ -135,10 +136,8 @@ def _input_gradient_kernel(
 ):  # fmt: skip
     """Adds the channel's partial sums, then writes one chunk of dx."""
     channel, chunk = tl.program_id(0), tl.program_id(1)
-    offsets, mask = _tile(channel, chunk, B, P, C * P, BLOCK_B, BLOCK_P)
-    x_offsets, _ = _tile(channel, chunk, B, P, x_stride, BLOCK_B, BLOCK_P)
-    dz, xhat, scale = _gradient_tile(
-        dy_ptr, x_ptr, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, offsets, x_offsets, mask
+    dz, xhat, scale, offsets, mask = _gradient_tile(
+        dy_ptr, x_ptr, x_stride, weight_ptr, bias_ptr, mean_ptr, invstd_ptr, channel, chunk, B, C, P, BLOCK_B, BLOCK_P
     )
     i = tl.arange(0, CHUNKS)
     partial_ptr += channel * chunks + i
