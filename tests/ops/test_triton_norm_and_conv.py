@@ -131,10 +131,11 @@ def test_statistics_keep_their_digits_under_a_large_mean(launches):
 
 def test_chunks_grow_where_a_channel_would_have_too_many(monkeypatch):
     monkeypatch.setattr(batch_norm_relu, "MAX_CHUNKS", 4)
-    assert batch_norm_relu._chunk_block(64, 32 * 32) == (8, 1024, 8)  # 8192 elements: as far as a chunk grows
+    as_far_as_it_grows = {"BLOCK_B": 8, "BLOCK_P": 1024}  # 8192 elements
+    assert batch_norm_relu._chunk_block(64, 32 * 32) == (as_far_as_it_grows, 8)
     monkeypatch.undo()
-    assert batch_norm_relu._chunk_block(64, 32 * 32) == (2, 1024, 32)
-    assert batch_norm_relu._chunk_block(3, 3000) == (1, 2048, 6)
+    assert batch_norm_relu._chunk_block(64, 32 * 32) == ({"BLOCK_B": 2, "BLOCK_P": 1024}, 32)
+    assert batch_norm_relu._chunk_block(3, 3000) == ({"BLOCK_B": 1, "BLOCK_P": 2048}, 6)
 
 
 @DTYPES

@@ -40,18 +40,13 @@ def forward(
     mean, invstd = torch.empty_like(weight), torch.empty_like(weight)
     vectors = (weight, bias, running_mean, running_var, mean, invstd)
     sizes = (batch, channels, pixels)
-    resident = _resident_block(batch, pixels, per_thread=32)
-    if resident is not None:
-        block_b, block_p, warps = resident
-        _forward_resident_kernel[(channels,)](
-            x, stride, y, pooled, *vectors, momentum, eps, *sizes, BLOCK_B=block_b, BLOCK_P=block_p, num_warps=warps
-        )
+    if resident := _resident_block(batch, pixels, per_thread=32):
+        _forward_resident_kernel[(channels,)](x, stride, y, pooled, *vectors, momentum, eps, *sizes, **resident)
         return y, mean, invstd, pooled
-    block_b, block_p, chunks = _chunk_block(batch, pixels)
-    blocks = {"BLOCK_B": block_b, "BLOCK_P": block_p}
+    blocks, chunks = _chunk_block(batch, pixels)
     partial = x.new_empty((3, channels, chunks), dtype=torch.float32)
     grid = (channels, chunks)
-    whole = block_p >= pixels  # a chunk holds whole images
+    whole = blocks["BLOCK_P"] >= pixels  # a chunk holds whole images
     _moments_kernel[grid](x, stride, partial, *sizes, chunks, **blocks)
     _normalize_kernel[grid](
         x, stride, y, pooled, partial, *vectors, momentum, eps, *sizes, chunks, **blocks,
@@ -66,11 +61,11 @@ def forward_eval(
     """y = relu(batch_norm(x)) with the running statistics, and the means of y as `forward` gives them."""
     batch, channels, pixels = _check(x, weight, bias, running_mean, running_var)
     y, pooled = x.new_empty(x.shape), x.new_empty((batch, channels), dtype=torch.float32)
-    block_b, block_p, chunks = _chunk_block(batch, pixels)
-    whole = block_p >= pixels
+    blocks, chunks = _chunk_block(batch, pixels)
+    whole = blocks["BLOCK_P"] >= pixels
     _eval_kernel[(channels, chunks)](
         x, x.stride(0), y, pooled, weight, bias, running_mean, running_var, eps, batch, channels, pixels,
-        BLOCK_B=block_b, BLOCK_P=block_p, POOLS=whole,
+        **blocks, POOLS=whole,
     )  # fmt: skip
     return y, pooled if whole else None
 
@@ -86,23 +81,24 @@ def _check(x: Tensor, *vectors: Tensor) -> tuple[int, int, int]:
     return batch, channels, pixels
 
 
-def _resident_block(batch: int, pixels: int, per_thread: int) -> tuple[int, int, int] | None:
-    """(images, pixels, warps) of a program that holds a whole channel, or None where a channel is too large."""
+def _resident_block(batch: int, pixels: int, per_thread: int) -> dict[str, int] | None:
+    """Images, pixels and warps of a program that holds a whole channel, or None where a channel is too large."""
     block_b, block_p = triton.next_power_of_2(batch), triton.next_power_of_2(pixels)
     if block_b * block_p > RESIDENT_ELEMENTS:
         return None
-    return block_b, block_p, min(32, max(4, block_b * block_p // (32 * per_thread)))
+    warps = min(32, max(4, block_b * block_p // (32 * per_thread)))
+    return {"BLOCK_B": block_b, "BLOCK_P": block_p, "num_warps": warps}
 
 
-def _chunk_block(batch: int, pixels: int) -> tuple[int, int, int]:
-    """(images, pixels) of a chunk and the number of chunks of a channel."""
+def _chunk_block(batch: int, pixels: int) -> tuple[dict[str, int], int]:
+    """Images and pixels of a chunk, and the number of chunks of a channel."""
     elements = CHUNK_ELEMENTS
     while True:
         block_p = min(triton.next_power_of_2(pixels), elements)
         block_b = min(triton.next_power_of_2(batch), elements // block_p)
         chunks = triton.cdiv(batch, block_b) * triton.cdiv(pixels, block_p)
         if chunks <= MAX_CHUNKS or elements >= MAX_CHUNK_ELEMENTS:
-            return block_b, block_p, chunks
+            return {"BLOCK_B": block_b, "BLOCK_P": block_p}, chunks
         elements *= 2
 
 

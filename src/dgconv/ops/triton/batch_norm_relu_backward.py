@@ -34,44 +34,19 @@ def backward(
     dweight, dbias = torch.empty_like(weight), torch.empty_like(bias)
     vectors = (weight, bias, mean, invstd, dweight, dbias)
     sizes = (batch, channels, pixels)
-    resident = _resident_block(batch, pixels, per_thread=16)
-    if resident is not None:
-        block_b, block_p, warps = resident
+    if resident := _resident_block(batch, pixels, per_thread=16):
         _backward_resident_kernel[(channels,)](
-            dy,
-            x,
-            stride,
-            dx,
-            more,
-            more.stride(0),
-            *vectors,
-            *sizes,
-            BLOCK_B=block_b,
-            BLOCK_P=block_p,
-            ADDS=adds,
-            num_warps=warps,
+            dy, x, stride, dx, more, more.stride(0), *vectors, *sizes, **resident, ADDS=adds
         )
         return dx, dweight, dbias
-    block_b, block_p, chunks = _chunk_block(batch, pixels)
-    blocks = {"BLOCK_B": block_b, "BLOCK_P": block_p}
+    blocks, chunks = _chunk_block(batch, pixels)
     partial = x.new_empty((2, channels, chunks), dtype=torch.float32)
     grid = (channels, chunks)
     _gradient_sums_kernel[grid](dy, x, stride, partial, weight, bias, mean, invstd, *sizes, chunks, **blocks)
     _input_gradient_kernel[grid](
-        dy,
-        x,
-        stride,
-        dx,
-        more,
-        more.stride(0),
-        partial,
-        *vectors,
-        *sizes,
-        chunks,
-        **blocks,
-        ADDS=adds,
-        CHUNKS=triton.next_power_of_2(chunks),
-    )
+        dy, x, stride, dx, more, more.stride(0), partial, *vectors, *sizes, chunks, **blocks,
+        ADDS=adds, CHUNKS=triton.next_power_of_2(chunks),
+    )  # fmt: skip
     return dx, dweight, dbias
 
 
