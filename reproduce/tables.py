@@ -55,24 +55,38 @@ def steps(root: Path) -> str:
 
 
 def any_network(root: Path) -> str:
-    """Networks of timm: what is converted and native, and milliseconds; the fastest of the others is marked."""
+    """Networks of timm: what is converted and native, and milliseconds; the fastest of the others is marked, in each
+    precision."""
     found = _measured(root, "any_network")
-    ours, dynamic = "ours", "ours, DGC 0.75"
-    rivals = [form for form in found["rows"][0]["milliseconds"] if form not in (ours, dynamic)]
+    forms = dict.fromkeys(form for row in found["rows"] for form in row["milliseconds"])
+    others = [form for form in forms if not form.startswith("ours")]
+    rivals = [[form for form in others if form.endswith(" int8") == is_int8] for is_int8 in (False, True)]
     rows = []
     for row in found["rows"]:
-        taken = row["milliseconds"]
-        fastest = min(rivals, key=lambda form: taken.get(form, float("inf")))
-        others = [f"_{taken[form]:.2f}_" if form == fastest else f"{taken[form]:.2f}" for form in rivals]
-        cells = [f"{taken[ours]:.2f}", f"{taken[ours] / taken[fastest]:.2f}x", f"{taken[dynamic]:.2f}"]
+        taken, ratios = row["milliseconds"], row["ratios"]
+        floats, bytes = (_marked(taken, names) for names in rivals)
+        floats += [f"{taken['ours']:.2f}", f"{ratios['float32']:.2f}x", f"{taken['ours, DGC 0.75']:.2f}"]
+        if "ours int8" in forms:
+            bytes += [f"{taken['ours int8']:.2f}", f"{ratios['int8']:.2f}x"]
         share, converted = min(row["native share"].values()), f"{row['converted']} of {row['convolutions']}"
-        rows.append([f"`{row['network']}`", converted, f"{100 * share:.0f} %", *others, *cells])
+        rows.append([f"`{row['network']}`", converted, f"{100 * share:.0f} %", *floats, *bytes])
     machine = (
         f"{found['hardware']}, torch {found['torch']}, {found['date']}, {found['size']} px, {found['threads']} thread, "
-        "one image, float32, random weights, milliseconds:"
+        "one image, random weights, milliseconds; in float32, where nothing else is said:"
     )
-    heading = ["network", "converted", "native", *rivals, "dense", "of the fastest", "DGC at 3/4"]
+    heading = ["network", "converted", "native", *rivals[0], "dense", "of the fastest", "DGC at 3/4"]
+    if "ours int8" in forms:
+        heading += [*rivals[1], "dense int8", "of the fastest int8"]
     return f"{machine}\n\n" + markdown(heading, rows)
+
+
+def _marked(taken: dict[str, float], forms: list[str]) -> list[str]:
+    """Milliseconds of these forms, the fastest in italics; nothing for what was not measured."""
+    fastest = min(forms, key=lambda form: taken.get(form, float("inf")), default=None)
+    return [
+        f"{'_' * (form == fastest)}{taken[form]:.2f}{'_' * (form == fastest)}" if form in taken else ""
+        for form in forms
+    ]
 
 
 def tuned_networks(root: Path) -> str:
@@ -258,7 +272,8 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def tiles(root: Path) -> str:
-    """int8 with the matrix unit of a CPU and without, as benchmarks/tiles.py measured it; and beside all rivals."""
+    """int8 with the matrix unit of a CPU and without, as benchmarks/tiles.py measured it; and beside all rivals, where
+    there are records."""
     found = _measured(root, "tiles")
     rows = [
         [
@@ -270,8 +285,9 @@ def tiles(root: Path) -> str:
     ]  # fmt: skip
     machine = f"{found['hardware']}, torch {found['torch']}, {found['date']}; {found['differ']} random networks differ"
     heading = ["network", "images", "threads", "vectors, ms", "tiles, ms", "gain"]
-    beside_others = _inference_of(_benches(root, in_tiles=True))
-    return f"{machine} from the integer reference:\n\n{markdown(heading, rows)}\n\n{beside_others}"
+    table = f"{machine} from the integer reference:\n\n{markdown(heading, rows)}"
+    benches = _benches(root, in_tiles=True)
+    return f"{table}\n\n{_inference_of(benches)}" if benches else table
 
 
 def convolutions(root: Path) -> str:
@@ -352,7 +368,7 @@ def comparisons(root: Path) -> str:
 
 
 GPU_FORMS = {
-    "sparse": "DGC at 3/4, kept channels only",
+    "sparse": "DGC at 3/4",
     "cudnn": "dense, cuDNN",
     "cudnn graph": "dense, cuDNN, CUDA graph",
     "compiled": "dense, torch.compile max-autotune",
