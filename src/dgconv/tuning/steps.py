@@ -20,6 +20,7 @@ from ..analysis.rate import RANGE_IMAGES, adapt_norms, calibration_images, set_r
 from ..bench import Bench
 from ..bench.run import measure
 from ..data import Data
+from ..data.sample import labelled_sample
 from ..deploy.precision import Precision, prepare_as
 from ..deploy.run.prepared import PreparedModel
 from ..environment import is_lack_of_memory
@@ -196,8 +197,8 @@ def remove(folder: Path) -> None:
 
 
 def measure_norms_anew(model: nn.Module, data: Data) -> bool:
-    """Batch norms get the statistics of training images as they are, not augmented, if that lowers the loss on others
-    of them; whether it did."""
+    """Batch norms get the statistics of some training images, as the network is now, if that lowers the loss; whether
+    it did."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
         return False
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -212,14 +213,12 @@ def measure_norms_anew(model: nn.Module, data: Data) -> bool:
 
 @torch.no_grad()
 def _loss(model: nn.Module, data: Data) -> float:
-    """On the first training images."""
+    """On training images of all classes, as they are, not augmented."""
     total, count = 0.0, 0
     with evaluating(model):
-        for images, labels in data.train.batches(NORM_BATCH, train=False):
+        for images, labels in labelled_sample(data.train, LOSS_IMAGES, NORM_BATCH):
             total += float(F.cross_entropy(model(images).float(), labels, reduction="sum"))
             count += len(labels)
-            if count >= LOSS_IMAGES:
-                break
     return total / count
 
 
