@@ -24,7 +24,7 @@ from torch import Tensor
 from . import whole_conv
 from .planes import _normalize, kind_of, norm_arguments
 from .selection import Selection
-from .tiles import ACTIVATIONS, Geometry, Norm, Tile, _finish, _is_last, _sum_of_parts
+from .tiles import ACTIVATIONS, Geometry, Norm, Tile, _finish, _is_last, _sum_of_parts, make_results
 
 ENOUGH = 1056  # programs that keep a GPU busy; of fewer, none should take several rounds
 
@@ -125,24 +125,20 @@ def convolve(
     (batch, channels, height, width), weight = x.shape, weights.kept
     index, gates = selected.index, selected.gates
     heads, slots = index.shape[1:]
-    high, wide = geometry.output(height), geometry.output(width)
-    pixels, total = high * wide, heads * outputs
-    y = torch.empty((batch, total, high, wide), device=x.device, dtype=x.dtype, memory_format=torch.channels_last)
+    y, sums = make_results(x, heads * outputs, geometry, tile, with_sums)
+    pixels, wide = y.shape[2:].numel(), y.shape[3]
     tiles, blocks = triton.cdiv(pixels, tile.pixels), triton.cdiv(outputs, tile.outputs)
-    sums = torch.empty(batch, tiles, total, device=x.device, dtype=torch.float32) if with_sums else None
     parts = gates
     if tile.split > 1:
         parts = gates.new_empty(batch * tiles * heads * blocks * tile.split, tile.pixels, tile.outputs)
-    packed, padding = tile.way == "packed", geometry.padding
-    a = pack(x, index, gates, padding, keep, norm) if packed else x
+    packed = tile.way == "packed"
+    a = pack(x, index, gates, geometry.padding, keep, norm) if packed else x
     _convolve_kernel[(tiles, heads * blocks * tile.split, batch)](
         a, index, gates, weight, bias if bias is not None else gates, residual if residual is not None else y, y,
         sums if sums is not None else gates, parts, selected.arrivals,
         CHANNELS=channels, HEIGHT=height, WIDTH=width, WIDE=wide, PIXELS=pixels, HEADS=heads, OUTPUTS=outputs,
-        ROW=weight.shape[3], SLOTS=slots, KERNEL=geometry.kernel, STRIDE=geometry.stride, PADDING=padding,
-        PACKED=packed, BIAS=bias is not None, RESIDUAL=residual is not None, BY_HEAD=by_head, SUMS=with_sums,
-        ACTIVATION=ACTIVATIONS[activation], BLOCK_M=tile.pixels, BLOCK_N=tile.outputs, BLOCK_K=tile.depth,
-        SPLIT=tile.split, num_warps=tile.warps, num_stages=tile.stages,
+        ROW=weight.shape[3], SLOTS=slots, PACKED=packed, BIAS=bias is not None, RESIDUAL=residual is not None,
+        BY_HEAD=by_head, SUMS=with_sums, ACTIVATION=ACTIVATIONS[activation], **geometry.options, **tile.options,
     )  # fmt: skip
     return y, sums
 

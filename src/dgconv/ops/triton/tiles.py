@@ -4,6 +4,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -36,6 +37,12 @@ class Tile:
     stages: int = 3
     split: int = 1
 
+    @property
+    def options(self) -> dict[str, int]:
+        """As kernels name them."""
+        blocks = {"BLOCK_M": self.pixels, "BLOCK_N": self.outputs, "BLOCK_K": self.depth, "SPLIT": self.split}
+        return blocks | {"num_warps": self.warps, "num_stages": self.stages}
+
 
 @dataclass(frozen=True)
 class Norm:
@@ -54,8 +61,24 @@ class Geometry:
     stride: int
     padding: int
 
+    @property
+    def options(self) -> dict[str, int]:
+        """As kernels name them."""
+        return {"KERNEL": self.kernel, "STRIDE": self.stride, "PADDING": self.padding}
+
     def output(self, size: int) -> int:
         return (size + 2 * self.padding - self.kernel) // self.stride + 1
+
+
+def make_results(
+    x: Tensor, outputs: int, geometry: Geometry, tile: Tile, with_sums: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Room for what a convolution makes of x, channels-last, and for its sums over the pixels of each tile."""
+    shape = (len(x), outputs, geometry.output(x.shape[2]), geometry.output(x.shape[3]))
+    y = torch.empty(shape, device=x.device, dtype=x.dtype, memory_format=torch.channels_last)
+    tiles = triton.cdiv(shape[2] * shape[3], tile.pixels)
+    sums = torch.empty(len(x), tiles, outputs, device=x.device, dtype=torch.float32) if with_sums else None
+    return y, sums
 
 
 @triton.jit

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .tiles import ACTIVATIONS, Geometry, Tile, _finish, _is_last, _sum_of_parts
+from .tiles import ACTIVATIONS, Geometry, Tile, _finish, _is_last, _sum_of_parts, make_results
 
 
 def lay_out(weight: Tensor, order: Tensor, own: Tensor) -> Tensor:
@@ -66,11 +66,9 @@ def convolve(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """``activation(conv(x) + bias + residual)``, channels-last, and its sums. ``weight`` is :func:`lay_out`'s."""
     (batch, channels, height, width), heads = x.shape, every.shape[1]
-    high, wide = geometry.output(height), geometry.output(width)
-    pixels, total = high * wide, heads * outputs
-    y = torch.empty((batch, total, high, wide), device=x.device, dtype=x.dtype, memory_format=torch.channels_last)
-    tiles, blocks = triton.cdiv(pixels, tile.pixels), triton.cdiv(total, tile.outputs)
-    sums = torch.empty(batch, tiles, total, device=x.device, dtype=torch.float32) if with_sums else None
+    y, sums = make_results(x, heads * outputs, geometry, tile, with_sums)
+    pixels, wide = y.shape[2:].numel(), y.shape[3]
+    tiles, blocks = triton.cdiv(pixels, tile.pixels), triton.cdiv(heads * outputs, tile.outputs)
     parts = every
     if tile.split > 1:
         parts = every.new_empty(batch * tiles * blocks * tile.split, tile.pixels, tile.outputs)
@@ -80,10 +78,8 @@ def convolve(
         x, b, every, bias if bias is not None else every, residual if residual is not None else y, y,
         sums if sums is not None else every, parts, arrivals,
         CHANNELS=channels, HEIGHT=height, WIDTH=width, WIDE=wide, PIXELS=pixels, HEADS=heads, OUTPUTS=outputs,
-        ROW=weight.shape[2], KERNEL=geometry.kernel, STRIDE=geometry.stride, PADDING=geometry.padding, FOLDED=folded,
-        BIAS=bias is not None, RESIDUAL=residual is not None, BY_HEAD=by_head, SUMS=with_sums,
-        ACTIVATION=ACTIVATIONS[activation], BLOCK_M=tile.pixels, BLOCK_N=tile.outputs, BLOCK_K=tile.depth,
-        SPLIT=tile.split, num_warps=tile.warps, num_stages=tile.stages,
+        ROW=weight.shape[2], FOLDED=folded, BIAS=bias is not None, RESIDUAL=residual is not None, BY_HEAD=by_head,
+        SUMS=with_sums, ACTIVATION=ACTIVATIONS[activation], **geometry.options, **tile.options,
     )  # fmt: skip
     return y, sums
 
