@@ -21,16 +21,20 @@ def _store_tile(ptr, tile, row, column, rows, columns):
 
 @triton.jit
 def _matmul(
-    left_ptr, right_ptr, row, column, rows, width, inner, columns, BLOCK: tl.constexpr, PRECISION: tl.constexpr
-):
+    left_ptr, right_ptr, row, column, rows, width, inner, columns,
+    BLOCK: tl.constexpr, PRECISION: tl.constexpr, TRANSPOSED: tl.constexpr = False,
+):  # fmt: skip
     """``[row, column]`` of [rows, width] times [inner, columns], in float32. Factors have the dtype of the right one.
 
-    ``width`` may be more than ``inner``: then the left one is filled up with zeros.
+    ``width`` may be more than ``inner``: then the left one is filled up with zeros. TRANSPOSED, it is [width, rows].
     """
     total = tl.zeros([row.shape[0], column.shape[0]], tl.float32)
     for start in range(0, width, BLOCK):
         k = start + tl.arange(0, BLOCK)
         right = _load_tile(right_ptr, k, column, inner, columns)
-        left = _load_tile(left_ptr, row, k, rows, width).to(right.dtype)
-        total = tl.dot(left, right, total, input_precision=PRECISION)
+        if TRANSPOSED:
+            left = tl.trans(_load_tile(left_ptr, k, row, width, rows))
+        else:
+            left = _load_tile(left_ptr, row, k, rows, width)
+        total = tl.dot(left.to(right.dtype), right, total, input_precision=PRECISION)
     return total

@@ -59,12 +59,7 @@ def _grad_x_kernel(
     grad_x_ptr += image * channels * pixels
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     p = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
-    total = tl.zeros([BLOCK_C, BLOCK_P], tl.float32)
-    for start in range(0, outputs, BLOCK_O):
-        o = start + tl.arange(0, BLOCK_O)
-        grad = _load_tile(grad_ptr, o, p, outputs, pixels)
-        folded = _load_tile(folded_ptr, o, c, outputs, width)
-        total = tl.dot(tl.trans(folded), grad, total, input_precision=PRECISION)
+    total = _matmul(folded_ptr, grad_ptr, c, p, width, outputs, outputs, pixels, BLOCK_O, PRECISION, True)
     if POOLED:
         grad_pooled = tl.load(grad_pooled_ptr + image * channels + c, mask=c < channels, other=0.0)
         total += (grad_pooled / pixels)[:, None]
