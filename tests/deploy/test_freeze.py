@@ -76,6 +76,23 @@ def test_what_it_costs_is_measured() -> None:
     assert "error 12.00 % before, 12.50 % now" in " ".join(str(fixed.report()).split())
 
 
+class Features(nn.Module):
+    """What other networks take, from two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.dynamic = nn.Conv2d(3, 16, 3), dgconv.DynamicGroupConv2d(16, 16, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.dense(x).relu()
+        return x, self.dynamic(x)
+
+
+def test_networks_without_logits_have_choices_too() -> None:
+    fixed = deploy.prepare(Features().eval(), calibration=images(), freeze=0.01)
+    assert fixed.notes == ("1 of 1 dynamic convolutions keep the same channels of every image",)
+
+
 def test_a_fixed_choice_is_saved(tmp_path: Path) -> None:
     fixed = deploy.prepare(network(is_frozen=True), calibration=images(), freeze="auto")
     deploy.save(fixed, tmp_path / "fast")

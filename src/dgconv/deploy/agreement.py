@@ -55,17 +55,30 @@ class Agreement:
 
 def agreement(one: PreparedModel, other: PreparedModel, images: Tensor) -> Agreement:
     """Compares two prepared forms of one network, such as float32 and int8, on images [N, C, height, width]."""
-    gates = [list(gated(model.graph)) for model in (one, other)]
-    if len(gates[0]) != len(gates[1]):
+    counts = [len(list(_steps_with_gates(model.graph))) for model in (one, other)]
+    if counts[0] != counts[1]:
         raise UserError(
-            f"the two are not forms of one network: they have {len(gates[0])} and {len(gates[1])} dynamic convolutions"
+            f"the two are not forms of one network: they have {counts[0]} and {counts[1]} dynamic convolutions"
         )
     with torch.no_grad():
         results = [_by_parts(model, images) for model in (one, other)]
-        layers = tuple(_compare(first, second, images) for first, second in zip(gates[0], gates[1], strict=True))
-    flipped = float((results[0].argmax(1) != results[1].argmax(1)).float().mean())
+        pairs = zip(gated(one.graph), gated(other.graph), strict=True)  # one after the other: each is half a network
+        layers = tuple(_compare(first, second, images) for first, second in pairs)
+    flipped = _flipped(*results)
     distance = float((results[0] - results[1]).square().mean().sqrt() / results[0].std().clamp_min(1e-12))
     return Agreement(len(images), flipped, distance, layers)
+
+
+def flipped(one: PreparedModel, other: PreparedModel, images: Tensor) -> float | None:
+    """The share of images whose greatest logit is another; None of networks that give something else than logits."""
+    with torch.no_grad():
+        if not all(isinstance(result := model(images[:1]), Tensor) and result.dim() == 2 for model in (one, other)):
+            return None
+        return _flipped(_by_parts(one, images), _by_parts(other, images))
+
+
+def _flipped(logits: Tensor, others: Tensor) -> float:
+    return float((logits.argmax(1) != others.argmax(1)).float().mean())
 
 
 @dataclass(frozen=True)
@@ -84,9 +97,8 @@ class Gated:
 
 def gated(graph: Graph) -> Iterator[Gated]:
     """Every gate of a network."""
-    for index, step in enumerate(graph.steps):
-        if not isinstance(step, Conv | ByteConv) or step.gate is None:
-            continue
+    for index, step in _steps_with_gates(graph):
+        assert step.gate is not None
         end = "means of its channels"
         if isinstance(step, ByteConv):
             mean: ByteMean | GlobalPool = ByteMean(step.input, end, step.given)
@@ -94,6 +106,12 @@ def gated(graph: Graph) -> Iterator[Gated]:
             mean = GlobalPool(step.input, end, step.before)
         cut = replace(graph, steps=[*graph.steps[:index], mean], output=end)
         yield Gated(index, step.label, step.gate, PreparedModel(cut))
+
+
+def _steps_with_gates(graph: Graph) -> Iterator[tuple[int, Conv | ByteConv]]:
+    for index, step in enumerate(graph.steps):
+        if isinstance(step, Conv | ByteConv) and step.gate is not None:
+            yield index, step
 
 
 def _by_parts(model: PreparedModel, images: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError
-from ..agreement import agreement, gated
+from ..agreement import flipped, gated
 from ..graph import ByteConv, Conv, GateSpec
 from ..run.prepared import PreparedModel
 from .calibrate import iterate
@@ -59,9 +59,9 @@ def freeze(
                 prepared, f"choices depend on the image in all of {found} dynamic convolutions" if found else ""
             )
         frozen = PreparedModel(replace(prepared.graph, steps=steps), prepared.inner, notes=prepared.notes)
-        cost = agreement(prepared, frozen, x)
+        others = flipped(prepared, frozen, x)
     note = f"{fixed} of {found} dynamic convolutions keep the same channels of every image"
-    note += f"; {cost.flipped:.2%} of {len(x)} images are answered otherwise"
+    note += "" if others is None else f"; {others:.2%} of {len(x)} images are answered otherwise"
     if evaluate is not None:
         note += f"; error {evaluate(prepared):.2f} % before, {evaluate(frozen):.2f} % now"
     return _noting(frozen, note)
