@@ -11,31 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .graph import (
-    BOUNDS,
-    BoostSpec,
-    ByteConv,
-    ByteMean,
-    BytePool,
-    Bytes,
-    ByteTable,
-    Concat,
-    Conv,
-    Dequantize,
-    Elementwise,
-    GateSpec,
-    GlobalPool,
-    LayerNorm,
-    Linear,
-    Norm,
-    Pad,
-    Pool,
-    Quantize,
-    Rescale,
-    Resize,
-    Slice,
-    Step,
-)
+from . import graph as kinds
+from .graph import BOUNDS, Step
 
 MOST_CHANNELS = 1 << 20  # of a value, and of anything else that is counted
 MOST_WEIGHTS = 1 << 27  # numbers in one tensor
@@ -62,26 +39,26 @@ WINDOW = {
 POOLING = {"kernel": Range(1, 1 << 12), "stride": Range(1, 1 << 12), "padding": Range(0, 1 << 12)}
 BYTE = Range(0, 255)
 RANGES: dict[type, dict[str, Range]] = {  # by record and field; of a pair, each number
-    Conv: WINDOW,
-    ByteConv: WINDOW,
-    Bytes: {"zero": BYTE},
-    BytePool: POOLING | {"zero": BYTE},
-    GateSpec: {"keep": Range(1, MOST_CHANNELS)},
-    BoostSpec: {"keep": Range(1, MOST_CHANNELS)},
-    Pool: POOLING,
-    Resize: {"size": Range(1, 1 << 14)},
-    Pad: {"padding": Range(0, 1 << 12), "end_padding": Range(0, 1 << 12)},
-    Slice: {"first": Range(0, MOST_CHANNELS), "count": Range(1, MOST_CHANNELS)},
+    kinds.Conv: WINDOW,
+    kinds.ByteConv: WINDOW,
+    kinds.Bytes: {"zero": BYTE},
+    kinds.BytePool: POOLING | {"zero": BYTE},
+    kinds.GateSpec: {"keep": Range(1, MOST_CHANNELS)},
+    kinds.BoostSpec: {"keep": Range(1, MOST_CHANNELS)},
+    kinds.Pool: POOLING,
+    kinds.Resize: {"size": Range(1, 1 << 14)},
+    kinds.Pad: {"padding": Range(0, 1 << 12), "end_padding": Range(0, 1 << 12)},
+    kinds.Slice: {"first": Range(0, MOST_CHANNELS), "count": Range(1, MOST_CHANNELS)},
 }
 TOGETHER: dict[type, tuple[set[str], ...]] = {  # what may stand in one step: any part of one of these
-    Conv: (
+    kinds.Conv: (
         {"groups", "interleaved", "before", "residual"},
         {"gate", "before", "residual"},
         {"picks", "before", "residual"},
         {"boost", "before", "residual"},
         {"groups", "expansion"},
     ),
-    ByteConv: ({"groups", "interleaved", "residual"}, {"gate", "folded", "residual"}, {"picks", "residual"}),
+    kinds.ByteConv: ({"groups", "interleaved", "residual"}, {"gate", "folded", "residual"}, {"picks", "residual"}),
 }
 LARGEST_SCALE = 64.0  # of planes that are resized
 LARGEST_THRESHOLD = 1e30  # float32 ends soon after
@@ -111,11 +88,11 @@ def _problems(record: Any) -> Iterator[str]:
 
 def _of_bytes(record: Any) -> tuple[str, ...]:
     """The fields whose tensors are bytes."""
-    if isinstance(record, GateSpec) and record.scale is not None:
+    if isinstance(record, kinds.GateSpec) and record.scale is not None:
         return ("weight1", "weight2")
-    if isinstance(record, Linear) and record.scale is not None:
+    if isinstance(record, kinds.Linear) and record.scale is not None:
         return ("weight",)
-    return ("weight",) if isinstance(record, ByteConv) else ()
+    return ("weight",) if isinstance(record, kinds.ByteConv) else ()
 
 
 def _numbers(record: Any) -> Iterator[str]:
@@ -147,12 +124,12 @@ def _shape(name: str, tensor: Tensor | None, *shape: int) -> Iterator[str]:
         yield f"`{name}` must have the shape {list(shape)}, got {list(tensor.shape)}"
 
 
-def _norm(norm: Norm) -> Iterator[str]:
+def _norm(norm: kinds.Norm) -> Iterator[str]:
     yield from _shape("scale", norm.scale, norm.scale.numel())
     yield from _shape("shift", norm.shift, norm.scale.numel())
 
 
-def _gate(gate: GateSpec) -> Iterator[str]:
+def _gate(gate: kinds.GateSpec) -> Iterator[str]:
     if gate.weight1.dim() != 3:
         yield f"`weight1` must have three dimensions, got the shape {list(gate.weight1.shape)}"
         return
@@ -173,7 +150,7 @@ def _gate(gate: GateSpec) -> Iterator[str]:
         yield f"`threshold` must be a number up to {LARGEST_THRESHOLD:g}, got {gate.threshold}"
 
 
-def _boost(boost: BoostSpec) -> Iterator[str]:
+def _boost(boost: kinds.BoostSpec) -> Iterator[str]:
     if boost.weight.dim() != 2:
         yield f"`weight` must have two dimensions, got the shape {list(boost.weight.shape)}"
         return
@@ -184,7 +161,7 @@ def _boost(boost: BoostSpec) -> Iterator[str]:
         yield f"`keep` must be up to its {outputs} outputs, got {boost.keep}"
 
 
-def _conv(step: Conv | ByteConv) -> Iterator[str]:
+def _conv(step: kinds.Conv | kinds.ByteConv) -> Iterator[str]:
     if step.weight.dim() != 4:
         yield f"`weight` must have four dimensions, got the shape {list(step.weight.shape)}"
         return
@@ -206,7 +183,7 @@ def _conv(step: Conv | ByteConv) -> Iterator[str]:
         yield f"its {outputs} outputs cannot be shared by {cuts} groups"
 
 
-def _float_conv(step: Conv) -> Iterator[str]:
+def _float_conv(step: kinds.Conv) -> Iterator[str]:
     if step.weight.dim() != 4:
         yield from _conv(step)
         return
@@ -226,7 +203,7 @@ def _float_conv(step: Conv) -> Iterator[str]:
         yield from _expansion(step.expansion, step)
 
 
-def _byte_conv(step: ByteConv) -> Iterator[str]:
+def _byte_conv(step: kinds.ByteConv) -> Iterator[str]:
     yield from _conv(step)
     if step.weight.dim() != 4:
         return
@@ -242,12 +219,12 @@ def _byte_conv(step: ByteConv) -> Iterator[str]:
     yield from _number("residual_scale", step.residual_scale)
 
 
-def _bytes(bytes: Bytes) -> Iterator[str]:
+def _bytes(bytes: kinds.Bytes) -> Iterator[str]:
     if not SCALES[0] <= bytes.scale <= SCALES[1]:  # nor NaN
         yield f"`scale` must be from {SCALES[0]} to {SCALES[1]}, got {bytes.scale}"
 
 
-def _rescale(step: Rescale) -> Iterator[str]:
+def _rescale(step: kinds.Rescale) -> Iterator[str]:
     yield from _shape("scale", step.scale, step.scale.numel())
     yield from _shape("shift", step.shift, step.scale.numel())
     yield from _few_channels(step.scale.numel())
@@ -257,7 +234,7 @@ def _rescale(step: Rescale) -> Iterator[str]:
         yield from _shape("scale", step.scale, len(step.order))
 
 
-def _table(step: ByteTable) -> Iterator[str]:
+def _table(step: kinds.ByteTable) -> Iterator[str]:
     if len(step.table) != 256 or not all(type(byte) is int and 0 <= byte <= 255 for byte in step.table):
         yield "`table` must be 256 numbers from 0 to 255"
 
@@ -280,7 +257,7 @@ def _picks(picks: list[list[int]], inputs: int, name: str = "picks") -> Iterator
             return
 
 
-def _expansion(first: Conv, then: Conv) -> Iterator[str]:
+def _expansion(first: kinds.Conv, then: kinds.Conv) -> Iterator[str]:
     """The two that may be joined: a plain convolution, and a depthwise one that reads it."""
     if _features(first):
         yield f"an expansion is a plain convolution; it has {' and '.join(sorted(_features(first)))}"
@@ -290,12 +267,12 @@ def _expansion(first: Conv, then: Conv) -> Iterator[str]:
         yield f"its expansion reads {first.input!r}, not {then.input!r}"
 
 
-def _pool(step: Pool | BytePool) -> Iterator[str]:
+def _pool(step: kinds.Pool | kinds.BytePool) -> Iterator[str]:
     if any(2 * pad > size for pad, size in zip(step.padding, step.kernel, strict=True)):
         yield f"`padding` must be at most half of `kernel`, got {step.padding} and {step.kernel}"
 
 
-def _linear(step: Linear) -> Iterator[str]:
+def _linear(step: kinds.Linear) -> Iterator[str]:
     if step.weight.dim() != 2:
         yield f"`weight` must have two dimensions, got the shape {list(step.weight.shape)}"
         return
@@ -303,7 +280,7 @@ def _linear(step: Linear) -> Iterator[str]:
     yield from _shape("scale", step.scale, len(step.weight))
 
 
-def _elementwise(step: Elementwise) -> Iterator[str]:
+def _elementwise(step: kinds.Elementwise) -> Iterator[str]:
     yield from _order(step.order)
     if step.order is not None and step.norm is not None:
         yield from _shape("norm.scale", step.norm.scale, len(step.order))
@@ -311,14 +288,14 @@ def _elementwise(step: Elementwise) -> Iterator[str]:
         yield "its norm and factor cannot stand together"
 
 
-def _layer_norm(step: LayerNorm) -> Iterator[str]:
+def _layer_norm(step: kinds.LayerNorm) -> Iterator[str]:
     yield from _shape("scale", step.scale, step.scale.numel())
     yield from _shape("shift", step.shift, step.scale.numel())
     if not 0 <= step.epsilon <= 1:  # nor NaN
         yield f"`epsilon` must be from 0 to 1, got {step.epsilon}"
 
 
-def _resize(step: Resize) -> Iterator[str]:
+def _resize(step: kinds.Resize) -> Iterator[str]:
     if sum(said is not None for said in (step.size, step.scale, step.like)) != 1:
         yield "one of `size`, `scale` and `like` says how large its result is"
     if not all(1 / LARGEST_SCALE <= scale <= LARGEST_SCALE for scale in step.scale or ()):  # nor NaN
@@ -336,25 +313,25 @@ def _nothing(step: Any) -> Iterator[str]:
 
 
 CHECKS: dict[type, Callable[[Any], Iterator[str]]] = {  # what holds beside ranges and what may stand together
-    Norm: _norm,
-    GateSpec: _gate,
-    BoostSpec: _boost,
-    Conv: _float_conv,
-    Pool: _pool,
-    GlobalPool: _nothing,
-    Linear: _linear,
-    Elementwise: _elementwise,
-    LayerNorm: _layer_norm,
-    Resize: _resize,
-    Pad: _nothing,
-    Slice: _nothing,
-    Concat: _nothing,
-    Bytes: _bytes,
-    Quantize: _nothing,
-    Dequantize: _nothing,
-    ByteConv: _byte_conv,
-    BytePool: _pool,
-    ByteMean: _nothing,
-    Rescale: _rescale,
-    ByteTable: _table,
+    kinds.Norm: _norm,
+    kinds.GateSpec: _gate,
+    kinds.BoostSpec: _boost,
+    kinds.Conv: _float_conv,
+    kinds.Pool: _pool,
+    kinds.GlobalPool: _nothing,
+    kinds.Linear: _linear,
+    kinds.Elementwise: _elementwise,
+    kinds.LayerNorm: _layer_norm,
+    kinds.Resize: _resize,
+    kinds.Pad: _nothing,
+    kinds.Slice: _nothing,
+    kinds.Concat: _nothing,
+    kinds.Bytes: _bytes,
+    kinds.Quantize: _nothing,
+    kinds.Dequantize: _nothing,
+    kinds.ByteConv: _byte_conv,
+    kinds.BytePool: _pool,
+    kinds.ByteMean: _nothing,
+    kinds.Rescale: _rescale,
+    kinds.ByteTable: _table,
 }

@@ -10,24 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError
+from .. import graph as kinds
 from ..calls import called
-from ..graph import (
-    Concat,
-    Conv,
-    Elementwise,
-    GlobalPool,
-    Graph,
-    LayerNorm,
-    Linear,
-    Pad,
-    Pool,
-    Resize,
-    Slice,
-    Step,
-    Torch,
-    activated_apart,
-    values_read,
-)
+from ..graph import Graph, Step, activated_apart, values_read
 from ..run import torch_steps
 from .branches import Branch, find_aside
 from .choice import captured, choose, samples
@@ -59,7 +44,8 @@ class GpuModel(nn.Module):
         self._wants_sums = {
             step.input
             for step in self.steps
-            if ((isinstance(step, Conv) and step.gate) or isinstance(step, GlobalPool)) and step.before is None
+            if ((isinstance(step, kinds.Conv) and step.gate) or isinstance(step, kinds.GlobalPool))
+            and step.before is None
         }
         self._last_read = {name: step.output for step in self.steps for name in values_read(step)}
         self._aside = find_aside(self.steps)
@@ -132,7 +118,7 @@ class GpuModel(nn.Module):
         """What the step needs of the device; it is known by now how many channels its input has."""
         device, dtype = self.device, self.dtype
         match step:
-            case Conv():
+            case kinds.Conv():
                 channels, outputs = step.weight.shape[1] * step.groups, step.weight.shape[0]
                 self._channels |= {step.input: channels, step.output: outputs}
                 order = order_of(channels, self.heads[step.input])
@@ -142,30 +128,30 @@ class GpuModel(nn.Module):
                 conv = StaticConv(step, order, own, device, dtype)
                 pool = self._pooled.get(step.output)
                 return Stem(step, conv, own, device, dtype) if pool and Stem.fits(step, pool) else conv
-            case Pool() | GlobalPool() | Elementwise():
-                norm = step.norm if isinstance(step, Elementwise) else step.before
+            case kinds.Pool() | kinds.GlobalPool() | kinds.Elementwise():
+                norm = step.norm if isinstance(step, kinds.Elementwise) else step.before
                 channels = len(norm.scale) if norm else self._channels.get(step.input, 0)
                 self._channels[step.output] = channels
                 return normalization(norm, order_of(channels, self.heads[step.input]), device) if norm else None
-            case Linear():
+            case kinds.Linear():
                 order = order_of(step.weight.shape[1], self.heads[step.input])
                 bias = None if step.bias is None else step.bias.to(device, dtype)
                 return step.weight[:, order].to(device, dtype), bias
-            case LayerNorm() | Resize() | Pad() | Slice():
+            case kinds.LayerNorm() | kinds.Resize() | kinds.Pad() | kinds.Slice():
                 self._channels[step.output] = (
-                    step.count if isinstance(step, Slice) else self._channels.get(step.input, 0)
+                    step.count if isinstance(step, kinds.Slice) else self._channels.get(step.input, 0)
                 )
-                if isinstance(step, LayerNorm):
+                if isinstance(step, kinds.LayerNorm):
                     return replace(step, scale=step.scale.to(device, dtype), shift=step.shift.to(device, dtype))
                 return step
-            case Concat():
+            case kinds.Concat():
                 self._channels[step.output] = sum(self._channels.get(name, 0) for name in step.inputs)
                 return None
-            case Torch() if not isinstance(called(step.function), nn.Module):
+            case kinds.Torch() if not isinstance(called(step.function), nn.Module):
                 return None
         raise UserError(
             f"{step.label or step.output} cannot be prepared for a GPU"
-            + (f": {step.reason}" if isinstance(step, Torch) else "")
+            + (f": {step.reason}" if isinstance(step, kinds.Torch) else "")
             + ". Use the original model there"
         )
 
@@ -180,7 +166,7 @@ class GpuModel(nn.Module):
         for step in self.steps:
             if branch is not None and not branch.open.isdisjoint(values_read(step)):
                 branch.join()
-            if branch is not None and isinstance(step, Conv) and step.output in self._aside:
+            if branch is not None and isinstance(step, kinds.Conv) and step.output in self._aside:
                 if self.layers[step.output].norm is None:  # the next step may want the same sums
                     self._sums(step.input, values, sums)
                 read = values_read(step)
@@ -203,7 +189,7 @@ class GpuModel(nn.Module):
     ) -> None:
         layer: Any = self.layers.get(step.output)
         match step:
-            case Conv():
+            case kinds.Conv():
                 x, residual = values[step.input], None if step.residual is None else values[step.residual]
                 if isinstance(layer, Stem):  # the pooling's turn comes next
                     values[step.output] = x
@@ -224,14 +210,14 @@ class GpuModel(nn.Module):
                 values[step.output], found = call(*((MASKED,) if forms is None else (forms[shape], forms[gate])))
                 if found is not None:
                     sums[step.output] = found
-            case Pool():
+            case kinds.Pool():
                 x = values[step.input]
                 if step.input in self._pooled:
                     values[step.output], sums[step.output] = self._pool_after(step, x, forms, calls)
                     return
                 pool = F.max_pool2d if step.kind == "max" else F.avg_pool2d
                 values[step.output] = pool(normalize(x, layer), step.kernel, step.stride, step.padding)
-            case GlobalPool():
+            case kinds.GlobalPool():
                 x = values[step.input]
                 if layer is None:
                     parts = self._sums(step.input, values, sums)
@@ -240,25 +226,27 @@ class GpuModel(nn.Module):
                     values[step.output] = torch.mul(total, 1 / x[0, 0].numel(), out=pooled)  # and rounded, in one
                 else:
                     values[step.output] = normalize(x, layer).mean((2, 3), dtype=torch.float32).to(self.dtype)
-            case Linear():
+            case kinds.Linear():
                 values[step.output] = activate(F.linear(values[step.input], *layer), step.activation)
-            case Elementwise():
+            case kinds.Elementwise():
                 x = values[step.input] if step.order is None else values[step.input][:, step.order]
                 x = normalize(x, layer) if layer else x.clone()
                 if step.factor is not None:
                     x = x * values[step.factor].view(*x.shape[:2], *[1] * (x.dim() - 2))
                 values[step.output] = activate(x if step.other is None else x.add_(values[step.other]), step.activation)
-            case LayerNorm() | Resize() | Pad() | Slice():
+            case kinds.LayerNorm() | kinds.Resize() | kinds.Pad() | kinds.Slice():
                 y = torch_steps.run_step(layer or step, values)
                 is_planes = y.dim() == 4
                 values[step.output] = y.contiguous(memory_format=torch.channels_last) if is_planes else y.contiguous()
-            case Concat():
+            case kinds.Concat():
                 joined = torch.cat([values[name] for name in step.inputs], 1)
                 values[step.output] = joined
-            case Torch():
+            case kinds.Torch():
                 values[step.output] = step.function(*[values[name] for name in step.inputs])
 
-    def _pool_after(self, step: Pool, x: Tensor, forms: Any, calls: dict[Any, Any] | None) -> tuple[Tensor, Tensor]:
+    def _pool_after(
+        self, step: kinds.Pool, x: Tensor, forms: Any, calls: dict[Any, Any] | None
+    ) -> tuple[Tensor, Tensor]:
         """With bias and activation of the convolution before it; the whole of a stem."""
         from ...ops.triton import planes, tiles
 
@@ -282,23 +270,23 @@ class GpuModel(nn.Module):
 def _split(steps: list[Step]) -> Iterator[Step]:
     """Pairs of convolutions that are one step on the CPU are two again."""
     for step in steps:
-        if isinstance(step, Conv) and step.expansion is not None:
+        if isinstance(step, kinds.Conv) and step.expansion is not None:
             yield from activated_apart(step.expansion)
             yield from activated_apart(replace(step, input=step.expansion.output, expansion=None))
         else:
             yield from activated_apart(step)
 
 
-def _pools_after(steps: list[Step], reads: list[str], output: str) -> dict[str, Pool]:
+def _pools_after(steps: list[Step], reads: list[str], output: str) -> dict[str, kinds.Pool]:
     """Static convolutions that only a max-pooling reads: bias and activation come after it, when less is left."""
     convs = {
         step.output
         for step in steps
-        if isinstance(step, Conv) and step.gate is None and step.residual is None and step.output != output
+        if isinstance(step, kinds.Conv) and step.gate is None and step.residual is None and step.output != output
     }
     return {
         step.input: step
         for step in steps
-        if isinstance(step, Pool) and step.kind == "max" and step.input in convs and reads.count(step.input) == 1
+        if isinstance(step, kinds.Pool) and step.kind == "max" and step.input in convs and reads.count(step.input) == 1
         and step.before is None and len({*step.kernel}) == len({*step.stride}) == len({*step.padding}) == 1
     }  # fmt: skip

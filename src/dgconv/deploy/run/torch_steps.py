@@ -9,26 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...layers import HeadGate
-from ..graph import (
-    BYTE_STEPS,
-    Activation,
-    BoostSpec,
-    Concat,
-    Conv,
-    Elementwise,
-    GateSpec,
-    GlobalPool,
-    Graph,
-    LayerNorm,
-    Linear,
-    Norm,
-    Pad,
-    Pool,
-    Resize,
-    Slice,
-    Step,
-    Torch,
-)
+from .. import graph as kinds
+from ..graph import BYTE_STEPS, Activation, Graph, Step
 from . import integer_steps
 from .shapes import padding_of
 
@@ -44,40 +26,40 @@ def run(graph: Graph, x: Tensor) -> Tensor:
 def run_step(step: Step, values: dict[str, Any]) -> Any:
     """The value that one step writes, from those that it reads."""
     match step:
-        case Torch():  # first, for there can be many short ones
+        case kinds.Torch():  # first, for there can be many short ones
             return step.function(*[values[name] for name in step.inputs])
         case _ if isinstance(step, BYTE_STEPS):
             return integer_steps.run_step(step, values, select)
-        case Conv():
+        case kinds.Conv():
             return conv(step, values[step.input], None if step.residual is None else values[step.residual])
-        case Pool():
+        case kinds.Pool():
             x = normalize(values[step.input], step.before)
             if step.kind == "max":
                 return F.max_pool2d(x, step.kernel, step.stride, step.padding)
             return F.avg_pool2d(x, step.kernel, step.stride, step.padding)
-        case GlobalPool():
+        case kinds.GlobalPool():
             return normalize(values[step.input], step.before).mean((2, 3))
-        case Linear():
+        case kinds.Linear():
             weight = step.weight if step.scale is None else step.weight * step.scale[:, None]
             return activate(F.linear(values[step.input], weight, step.bias), step.activation)
-        case Elementwise():
+        case kinds.Elementwise():
             x = values[step.input] if step.order is None else values[step.input][:, step.order]
             x = normalize(x, step.norm)
             if step.factor is not None:
                 x = x * values[step.factor].view(*x.shape[:2], *[1] * (x.dim() - 2))
             return activate(x if step.other is None else x + values[step.other], step.activation)
-        case LayerNorm():
+        case kinds.LayerNorm():
             pixels = values[step.input].movedim(1, -1)
             result = F.layer_norm(pixels, step.scale.shape, step.scale, step.shift, step.epsilon)
             return result.movedim(-1, 1).contiguous()
-        case Resize():
+        case kinds.Resize():
             return resize(step, values[step.input], None if step.like is None else values[step.like])
-        case Pad():
+        case kinds.Pad():
             (top, left), (bottom, right) = step.padding, step.end_padding
             return F.pad(values[step.input], (left, right, top, bottom))
-        case Slice():
+        case kinds.Slice():
             return values[step.input][:, step.first : step.first + step.count]
-        case Concat():
+        case kinds.Concat():
             return torch.cat([values[name] for name in step.inputs], 1)
 
 
@@ -99,20 +81,20 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     return ACTIVATIONS[activation](x)
 
 
-def resize(step: Resize, x: Tensor, like: Tensor | None) -> Tensor:
+def resize(step: kinds.Resize, x: Tensor, like: Tensor | None) -> Tensor:
     size = step.size if like is None else (*like.shape[2:], 1, 1)[:2]  # a row is one pixel
     corners = step.aligns_corners if step.kind == "bilinear" else None
     return F.interpolate(x, size, step.scale, step.kind, corners)
 
 
-def normalize(x: Tensor, norm: Norm | None) -> Tensor:
+def normalize(x: Tensor, norm: kinds.Norm | None) -> Tensor:
     if norm is None:
         return x
     shape = (-1, *[1] * (x.dim() - 2))  # by channel, of planes or rows
     return activate(torch.addcmul(norm.shift.view(shape), x, norm.scale.view(shape)), norm.activation)
 
 
-def conv(step: Conv, x: Tensor, residual: Tensor | None) -> Tensor:
+def conv(step: kinds.Conv, x: Tensor, residual: Tensor | None) -> Tensor:
     if step.expansion is not None:
         x = conv(step.expansion, x, None)
     x = normalize(x, step.before)
@@ -126,7 +108,7 @@ def conv(step: Conv, x: Tensor, residual: Tensor | None) -> Tensor:
     return activate(out if residual is None else out + residual, step.activation)
 
 
-def select(gate: GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
+def select(gate: kinds.GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
     """The saliencies of all channels, [B, H, C], and which of them each head keeps.
 
     A NaN ranks last in the head-wise gate and never passes the global one; nothing is raised.
@@ -142,7 +124,7 @@ def select(gate: GateSpec, pooled: Tensor) -> tuple[Tensor, Tensor]:
     return saliency, _greatest(saliency, gate.keep or 0)
 
 
-def scores(gate: GateSpec, pooled: Tensor) -> Tensor:
+def scores(gate: kinds.GateSpec, pooled: Tensor) -> Tensor:
     """What the generator makes of the means of channels, [B, H, C]."""
     hidden = F.relu(torch.einsum("hdc,bc->bhd", gate.weight1.to(pooled.dtype), pooled))
     if gate.scale is not None:
@@ -150,7 +132,7 @@ def scores(gate: GateSpec, pooled: Tensor) -> Tensor:
     return torch.einsum("hcd,bhd->bhc", gate.weight2.to(pooled.dtype), hidden) + gate.bias
 
 
-def boost(spec: BoostSpec, pooled: Tensor, out: Tensor) -> Tensor:
+def boost(spec: kinds.BoostSpec, pooled: Tensor, out: Tensor) -> Tensor:
     """All outputs were computed; those that did not win become zero."""
     saliency = F.relu(F.linear(pooled, spec.weight, spec.bias))
     won = _greatest(saliency, spec.keep)
@@ -164,7 +146,7 @@ def _greatest(saliency: Tensor, keep: int) -> Tensor:
     return rule.mask(saliency)
 
 
-def _static_conv(step: Conv, x: Tensor) -> Tensor:
+def _static_conv(step: kinds.Conv, x: Tensor) -> Tensor:
     if not step.interleaved:
         return _convolve(step, x, step.weight, step.bias, step.groups)
     by_group = torch.arange(len(step.weight), device=step.weight.device).view(-1, step.groups).T.flatten()
@@ -172,7 +154,7 @@ def _static_conv(step: Conv, x: Tensor) -> Tensor:
     return _interleave(_convolve(step, x, step.weight[by_group], bias, step.groups), step.groups)
 
 
-def _dynamic_conv(step: Conv, x: Tensor, saliency: Tensor, kept: Tensor) -> Tensor:
+def _dynamic_conv(step: kinds.Conv, x: Tensor, saliency: Tensor, kept: Tensor) -> Tensor:
     """Each image and head convolves its kept channels, and only those."""
     heads = saliency.shape[1]
     images = []
@@ -190,7 +172,7 @@ def _dynamic_conv(step: Conv, x: Tensor, saliency: Tensor, kept: Tensor) -> Tens
     return torch.cat(images) if images else _convolve(step, x, step.weight)
 
 
-def _convolve(step: Conv, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
+def _convolve(step: kinds.Conv, x: Tensor, weight: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
     padding, extra = padding_of(step, x.shape[1:])
     if any(extra):
         x = F.pad(x, (0, extra[1], 0, extra[0]))
