@@ -93,8 +93,8 @@ class Conv:
 
 
 @dataclass
-class Pool:
-    """Max or average pooling, as torch's (average: ``count_include_pad``; no ``ceil_mode``, no dilation)."""
+class _Pooling:
+    """What poolings of floats and of bytes have in common."""
 
     input: str
     output: str
@@ -102,6 +102,12 @@ class Pool:
     kernel: Pair
     stride: Pair
     padding: Pair = (0, 0)
+
+
+@dataclass
+class Pool(_Pooling):
+    """Max or average pooling, as torch's (average: ``count_include_pad``; no ``ceil_mode``, no dilation)."""
+
     before: Norm | None = None
     label: str = ""
 
@@ -279,15 +285,9 @@ class ByteConv:
 
 
 @dataclass
-class BytePool:
+class BytePool(_Pooling):
     """Max pooling of bytes; or average, rounded, in which the padding is ``zero``."""
 
-    input: str
-    output: str
-    kind: Literal["max", "average"]
-    kernel: Pair
-    stride: Pair
-    padding: Pair = (0, 0)
     zero: int = 0
     label: str = ""
 
