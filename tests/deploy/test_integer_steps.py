@@ -135,6 +135,27 @@ def test_groups_that_share_a_vector(
     assert same_bits(PreparedModel(graph)(x), expected(graph, x))
 
 
+@pytest.mark.parametrize("channels", [31, 32, 33, 64, 96])
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 62), (4, 125), (6, 64)])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_depthwise_rows_of_any_length(channels: int, size: tuple[int, int], with_residual: bool, any_isa: str) -> None:
+    """Of 32 channels two pixels are taken at a time; rows are cut where a buffer ends."""
+    rng = torch.Generator().manual_seed(channels + size[1])
+    given, bytes = Bytes(0.02, 100), Bytes(0.5, 31)
+    numbers = torch.full((channels,), 0.01), torch.randn(channels, generator=rng) * 30
+    for kernel, stride, dilation, padding, extra in (
+        *(((3, 3), (1, 1), (1, 1), (1, 1), (0, 0)), ((3, 3), (2, 2), (1, 1), (1, 1), (0, 1))),
+        *(((2, 3), (1, 1), (1, 2), (1, 2), (1, 0)), ((4, 5), (1, 1), (1, 1), (2, 2), (0, 0))),
+    ):
+        weight = torch.randint(-127, 128, (channels, 1, *kernel), generator=rng).to(torch.int8)
+        conv = ByteConv("a", "b", weight, *numbers, given, bytes, stride, padding, extra, dilation, groups=channels)
+        if with_residual and (stride, kernel) == ((1, 1), (3, 3)):
+            conv.residual, conv.residual_scale = "a", -0.3
+        graph = Graph("x", "y", [Quantize("x", "a", given), conv, integer_steps.Dequantize("b", "y", bytes)])
+        x = torch.randn(2, channels, *size, generator=rng)
+        assert same_bits(PreparedModel(graph)(x), expected(graph, x)), (kernel, stride)
+
+
 @pytest.mark.parametrize("channels", [17, 63, 64, 65, 100, 127, 128, 129])
 @pytest.mark.parametrize("keep", [1, 16, 31, 32, 33, 63, 64, 65, None])
 def test_kept_channels_of_every_number(channels: int, keep: int | None, any_isa: str) -> None:

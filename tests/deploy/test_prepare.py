@@ -21,7 +21,7 @@ from torch.nn.utils import parametrizations, prune
 
 from dgconv import DGCConfig, DynamicGroupConv2d, convert_, create_model, deploy, set_pruning_rate
 from dgconv.bench.timing import threads_restored
-from dgconv.deploy.graph import Conv, Elementwise, Graph, Torch
+from dgconv.deploy.graph import Conv, Elementwise, Graph, Pool, Torch
 from dgconv.errors import UserError
 from dgconv.layers import HeadGate, MethodLayer, SaliencyGenerator, to_static_
 from dgconv.layers.gate import Gate
@@ -254,6 +254,18 @@ def test_a_depthwise_convolution_takes_in_the_first_of_a_network() -> None:
         prepared = deploy.prepare(model)
         assert len(prepared.graph.steps) == (1 if is_joined else 2)
         assert_same_function(model, prepared, torch.randn(2, channels, 31, 44))
+
+
+@pytest.mark.parametrize(("outputs", "groups", "is_picked"), [(300, 1, True), (256, 1, False), (300, 4, False)])
+def test_pixels_of_a_wide_convolution_with_a_stride_are_picked_once(outputs: int, groups: int, is_picked: bool) -> None:
+    conv = nn.Conv2d(12, outputs, 1, (2, 3), groups=groups)
+    for layers in ([conv], [nn.BatchNorm2d(12), nn.ReLU(), conv, nn.ReLU()]):  # a norm and what follows it goes along
+        model = settled(nn.Sequential(*layers), torch.randn(4, 12, 9, 11))
+        prepared = deploy.prepare(model)
+        steps = prepared.graph.steps
+        assert [type(step) for step in steps] == [*[Pool] * is_picked, Conv]
+        assert (steps[0].before is None) == (len(layers) == 1)
+        assert_same_function(model, prepared, torch.randn(2, 12, 9, 11))
 
 
 def test_pre_norm_variant_has_no_norm_left() -> None:

@@ -21,7 +21,7 @@ from ..gpu.model import GpuModel
 from ..graph import Conv, Graph, Torch
 from ..run.prepared import PreparedModel
 from .freeze import freeze as freeze_choices
-from .fuse import fuse
+from .fuse import fuse, pick_pixels
 from .low_precision import Evaluate, Progress, to_int8
 from .module_rules import rule_for
 from .trace import Untranslatable, Whole, trace
@@ -216,7 +216,7 @@ def _prepare(model: nn.Module, example: Tensor | None = None) -> tuple[PreparedM
         call = TorchCall(model, (Slot(0),), {})
         whole_call = Torch(["input"], "output", call, str(problem), type(model).__name__)
         translation = Translation(Graph("input", "output", [whole_call]), changes_input=False)
-    graph = replace(fuse(translation.graph), size=size)
+    graph = replace(pick_pixels(fuse(translation.graph)), size=size)
     inner: list[tuple[str, PreparedModel]] = []
     for step in graph.steps:
         if isinstance(step, Torch) and isinstance(module := called(step.function), nn.Module) and module in left:

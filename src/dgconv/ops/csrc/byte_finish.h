@@ -7,22 +7,6 @@
 namespace dgconv::DGCONV_ISA {
 
 #if defined(__AVX512VNNI__)
-// As `to_byte` does it, with fewer instructions: what is below 0 becomes 0 by saturation, if that is the least result.
-template <bool IS_LEAST_0>
-INLINE __m512i to_bytes(const Vec (&v)[PIECE], const ToByte& to) {
-    const __m512 low = _mm512_set1_ps(to.low), high = _mm512_set1_ps(to.high);
-    const __m512i zero = _mm512_set1_epi16(int16_t(to.zero));
-    __m512i n[PIECE];
-    UNROLL for (int i = 0; i < PIECE; ++i) {
-        // Of NaN and another number, an instruction takes the second.
-        n[i] = _mm512_cvtps_epi32(IS_LEAST_0 ? _mm512_min_ps(high, (__m512)v[i])
-                                             : _mm512_min_ps(_mm512_max_ps((__m512)v[i], low), high));
-    }
-    const __m512i words = _mm512_adds_epi16(_mm512_packs_epi32(n[0], n[1]), zero);
-    const __m512i more = _mm512_adds_epi16(_mm512_packs_epi32(n[2], n[3]), zero);
-    return in_order(_mm512_packus_epi16(words, more));
-}
-
 // Whole pieces of whole vectors.
 template <bool HAS_RESIDUAL, bool IS_LEAST_0>
 INLINE const Piece* finish_whole(const Piece* piece, const Piece* last, const int32_t* sums, const ByteOutput& output) {
@@ -36,7 +20,7 @@ INLINE const Piece* finish_whole(const Piece* piece, const Piece* last, const in
             const __m128i bytes = _mm_loadu_si128((const __m128i*)(added + i * output.residual_step));
             v[i] += to_float((IntVec)_mm512_cvtepu8_epi32(bytes)) * output.residual_scale;
         }
-        const __m512i bytes = to_bytes<IS_LEAST_0>(v, output.result);
+        const __m512i bytes = in_order(to_quarters<IS_LEAST_0>(v, output.result));
         uint8_t* const to = output.y + piece->pixel * output.y_step;
         _mm_storeu_si128((__m128i*)to, _mm512_castsi512_si128(bytes));
         _mm_storeu_si128((__m128i*)(to + output.y_step), _mm512_extracti32x4_epi32(bytes, 1));
@@ -52,13 +36,12 @@ inline void finish(const Piece* piece, const Piece* last, const int32_t* sums, c
     while (piece < last) {
 #if defined(__AVX512VNNI__)
         if (piece->count == PIECE && output.count >= LANES) {
-            const bool is_least_0 = output.result.low == -float(output.result.zero);
             if (output.residual)
-                piece = is_least_0 ? finish_whole<true, true>(piece, last, sums, output)
-                                   : finish_whole<true, false>(piece, last, sums, output);
+                piece = is_least_0(output.result) ? finish_whole<true, true>(piece, last, sums, output)
+                                                  : finish_whole<true, false>(piece, last, sums, output);
             else
-                piece = is_least_0 ? finish_whole<false, true>(piece, last, sums, output)
-                                   : finish_whole<false, false>(piece, last, sums, output);
+                piece = is_least_0(output.result) ? finish_whole<false, true>(piece, last, sums, output)
+                                                  : finish_whole<false, false>(piece, last, sums, output);
             continue;
         }
 #endif

@@ -36,19 +36,18 @@ struct ByteOutput {
     // What a pixel's sums, of so many vectors, become.
     template <int VECTORS>
     INLINE void put(int pixel, const IntVec (&sums)[VECTORS], const Vec (&multipliers)[VECTORS]) const {
-        IntVec bytes[VECTORS];
+        Vec v[VECTORS];
         UNROLL for (int i = 0; i < VECTORS; ++i) {
-            Vec v = to_float(sums[i]) * multipliers[i] + load(bias + i * LANES);
+            v[i] = to_float(sums[i]) * multipliers[i] + load(bias + i * LANES);
             if (residual) {
                 const uint8_t* added = residual + pixel * residual_step + i * LANES;
-                v += to_float(load_bytes(added, smaller(LANES, count - i * LANES))) * residual_scale;
+                v[i] += to_float(load_bytes(added, smaller(LANES, count - i * LANES))) * residual_scale;
             }
-            bytes[i] = to_byte(v, result);
         }
         uint8_t* const to = y + pixel * y_step;
-        if (count >= VECTORS * LANES) return store_bytes(to, bytes);
+        if (count >= VECTORS * LANES) return store_as_bytes(to, v, result);
         UNROLL for (int i = 0; i < VECTORS; ++i) {
-            store_bytes(to + i * LANES, bytes[i], smaller(LANES, count - i * LANES));
+            store_bytes(to + i * LANES, to_byte(v[i], result), smaller(LANES, count - i * LANES));
         }
     }
 };

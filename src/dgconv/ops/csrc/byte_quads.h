@@ -8,6 +8,7 @@
 namespace dgconv::DGCONV_ISA {
 
 constexpr int QUAD_CHANNELS = 64, QUAD_VECTORS = 4, QUAD_COLUMNS = 64;  // columns: that are laid out at once
+constexpr int PAIR_CHANNELS = QUAD_CHANNELS / 2;
 constexpr int64_t QUAD_BYTES = QUAD_VECTORS * 64;                      // of a column
 
 INLINE int quad_reach(const ByteConv& conv) { return (conv.kernel_w - 1) * conv.dilation_w; }
@@ -40,7 +41,8 @@ inline void pack_quads(const ByteConv& conv, const int8_t* weight, void* packed)
     for (int block = 0; block < quad_blocks(conv); ++block) {
         const QuadWeights to(conv, packed, block);
         for (int place = 0; place < QUAD_CHANNELS; ++place) {
-            const int c = block * QUAD_CHANNELS + channel_of_quad(place / LANES, place % LANES);
+            int c = block * QUAD_CHANNELS + channel_of_quad(place / LANES, place % LANES);
+            if (conv.in_channels == PAIR_CHANNELS) c %= PAIR_CHANNELS;  // those of a second pixel
             if (c >= conv.in_channels) continue;
             to.multiplier[place] = conv.multiplier[c];
             to.bias[place] = conv.bias[c];
@@ -64,70 +66,120 @@ INLINE Quad interleave_rows(__m512i a, __m512i b, __m512i c, __m512i d) {
              _mm512_unpackhi_epi16(high, high2)}};
 }
 
-// One result, of a block of channels; `quads` are those of its first column.
-template <bool HAS_RESIDUAL>
-INLINE void multiply_quads(const ByteConv& conv, const QuadWeights& weights, const uint8_t* quads, uint8_t* y,
-                           const uint8_t* residual, int left) {
-    IntVec sums[QUAD_VECTORS];
-    UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) sums[v] = load(weights.start + v * LANES);
-    for (int column = 0; column < conv.kernel_w; ++column) {
-        const uint8_t* quad = quads + int64_t(column) * conv.dilation_w * QUAD_BYTES;
-        const int8_t* w = weights.weights + column * QUAD_BYTES;
-        UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) {
-            sums[v] = dot(sums[v], _mm512_load_si512(quad + v * 64), _mm512_loadu_si512(w + v * 64));
+// Where the results of a row go, for a block of channels.
+struct QuadOutput {
+    uint8_t* y;
+    const uint8_t* residual;  // or null
+    int64_t y_step, residual_step;
+    int left;                 // of the channels
+};
+
+// Results next to each other; `quads` are those of the first one's first column. COLUMNS: the kernel's, whose weights
+// then stay in registers; or 0, for any number.
+template <int COLUMNS, bool HAS_RESIDUAL>
+INLINE void multiply_quads(const ByteConv& conv, const QuadWeights& weights, const uint8_t* quads, int64_t step,
+                           int results, const QuadOutput& output) {
+    const ToByte as = conv.result;
+    const int columns = COLUMNS ? COLUMNS : conv.kernel_w;
+    const int64_t column_step = conv.dilation_w * QUAD_BYTES;
+    const float residual_scale = conv.residual_scale;
+    __m512i kept[COLUMNS ? COLUMNS : 1][QUAD_VECTORS];
+    UNROLL for (int column = 0; column < COLUMNS; ++column) {
+        UNROLL for (int v = 0; v < QUAD_VECTORS; ++v)
+            kept[column][v] = _mm512_loadu_si512(weights.weights + column * QUAD_BYTES + v * 64);
+    }
+    for (int i = 0; i < results; ++i, quads += step) {
+        IntVec sums[QUAD_VECTORS];
+        UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) sums[v] = load(weights.start + v * LANES);
+        UNROLL for (int column = 0; column < columns; ++column) {
+            const uint8_t* quad = quads + column * column_step;
+            UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) {
+                const int8_t* const there = weights.weights + column * QUAD_BYTES + v * 64;
+                const __m512i w = COLUMNS ? kept[COLUMNS ? column : 0][v] : _mm512_loadu_si512(there);
+                sums[v] = dot(sums[v], _mm512_load_si512(quad + v * 64), w);
+            }
         }
+        Vec numbers[QUAD_VECTORS];
+        UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) {
+            numbers[v] = to_float(sums[v]) * load(weights.multiplier + v * LANES) + load(weights.bias + v * LANES);
+        }
+        if (HAS_RESIDUAL) {
+            const __m512i none = _mm512_setzero_si512();
+            const WideVec bytes = load_wide(output.residual + i * output.residual_step, output.left);
+            const Quad added = interleave_rows((__m512i)bytes, none, none, none);
+            UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) numbers[v] += to_float((IntVec)added.vectors[v]) * residual_scale;
+        }
+        store_wide(output.y + i * output.y_step, (WideVec)to_quarters(numbers, as), output.left);
     }
-    const __m512i none = _mm512_setzero_si512();
-    const Quad added = interleave_rows(HAS_RESIDUAL ? (__m512i)load_wide(residual, left) : none, none, none, none);
-    UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) {
-        Vec result = to_float(sums[v]) * load(weights.multiplier + v * LANES) + load(weights.bias + v * LANES);
-        if (HAS_RESIDUAL) result += to_float((IntVec)added.vectors[v]) * conv.residual_scale;
-        sums[v] = to_byte(result, conv.result);
-    }
-    const __m512i words = _mm512_packs_epi32((__m512i)sums[0], (__m512i)sums[1]);
-    const __m512i more = _mm512_packs_epi32((__m512i)sums[2], (__m512i)sums[3]);
-    store_wide(y, (WideVec)_mm512_packus_epi16(words, more), left);
+}
+
+INLINE void multiply_quads(const ByteConv& conv, const QuadWeights& weights, const uint8_t* quads, int64_t step,
+                           int results, const QuadOutput& output) {
+    if (output.residual) return multiply_quads<0, true>(conv, weights, quads, step, results, output);
+    if (conv.kernel_w == 3) return multiply_quads<3, false>(conv, weights, quads, step, results, output);
+    multiply_quads<0, false>(conv, weights, quads, step, results, output);
+}
+
+// Half a vector of channels that lie together is taken two pixels at a time.
+INLINE bool makes_pairs(const ByteConv& conv, const Pixels& x, const Pixels& y, const Pixels* residual) {
+    const auto is_dense = [](const Pixels& pixels) { return pixels.pixel_stride == PAIR_CHANNELS; };
+    return conv.in_channels == PAIR_CHANNELS && conv.stride_w == 1 && is_dense(x) && is_dense(y) &&
+           (!residual || is_dense(*residual));
 }
 
 inline void convolve_quads(const ByteConv& conv, Pixels x, Pixels y, const Pixels* residual, Ahead* ahead, int rank,
                            int threads) {
     alignas(64) uint8_t quads[QUAD_COLUMNS * QUAD_BYTES];
     const Share share = share_of(y.height, rank, threads);
-    const int reach = quad_reach(conv), at_once = (QUAD_COLUMNS - 1 - reach) / conv.stride_w + 1;
+    const int reach = quad_reach(conv), together = makes_pairs(conv, x, y, residual) ? 2 : 1;
+    const int at_once = ((QUAD_COLUMNS - 1 - reach) / conv.stride_w + 1) / together * together;
     const __m512i zero = _mm512_set1_epi8(char(conv.input_zero));
     for (int row = int(share.begin); row < share.end; ++row) {
-        const uint8_t* rows[4] = {};
+        const uint8_t* rows[4] = {x.data, x.data, x.data, x.data};
+        bool is_there[4] = {};
         for (int tap = 0; tap < conv.kernel_h; ++tap) {
             const int in_row = row * conv.stride_h - conv.pad_top + tap * conv.dilation_h;
-            if (unsigned(in_row) < unsigned(x.height)) rows[tap] = pixel_of(x, in_row, 0);
+            is_there[tap] = unsigned(in_row) < unsigned(x.height);
+            if (is_there[tap]) rows[tap] = pixel_of(x, in_row, 0);
         }
         for (int block = 0; block < quad_blocks(conv); ++block) {
             const QuadWeights weights(conv, conv.weight, block);
             const int c = block * QUAD_CHANNELS, left = conv.in_channels - c;
+            const uint64_t one = left >= QUAD_CHANNELS ? ~uint64_t(0) : (uint64_t(1) << left) - 1;
+            const uint64_t all = together == 2 ? one | one << PAIR_CHANNELS : one;
             for (int first = 0; first < y.width; first += at_once) {
                 const int results = smaller(at_once, y.width - first);
                 const int begin = first * conv.stride_w - conv.pad_left;
                 fetch(ahead, results);
                 for (int column = 0; column < (results - 1) * conv.stride_w + reach + 1; ++column) {
+                    const int64_t from = begin + column;
+                    uint64_t inside = all;
+                    if (unsigned(from) >= unsigned(x.width)) inside &= ~one;
+                    if (unsigned(from + 1) >= unsigned(x.width)) inside &= one;
                     __m512i bytes[4];
                     UNROLL for (int tap = 0; tap < 4; ++tap) {
-                        const bool is_there = rows[tap] && unsigned(begin + column) < unsigned(x.width);
+                        const uint8_t* const there = rows[tap] + from * x.pixel_stride + c;
                         bytes[tap] = zero;
-                        if (is_there) bytes[tap] = (__m512i)load_wide(rows[tap] + (begin + column) * x.pixel_stride + c, left);
+                        if (is_there[tap] && inside == all) bytes[tap] = _mm512_maskz_loadu_epi8(all, there);
+                        if (is_there[tap] && inside != all) bytes[tap] = _mm512_mask_loadu_epi8(zero, inside, there);
                     }
                     const Quad quad = interleave_rows(bytes[0], bytes[1], bytes[2], bytes[3]);
                     UNROLL for (int v = 0; v < QUAD_VECTORS; ++v) {
                         _mm512_store_si512(quads + column * QUAD_BYTES + v * 64, quad.vectors[v]);
                     }
                 }
-                for (int i = 0; i < results; ++i) {
-                    const uint8_t* at = quads + int64_t(i) * conv.stride_w * QUAD_BYTES;
-                    uint8_t* const to = pixel_of(y, row, first + i) + c;
-                    if (residual)
-                        multiply_quads<true>(conv, weights, at, to, pixel_of(*residual, row, first + i) + c, left);
-                    else
-                        multiply_quads<false>(conv, weights, at, to, nullptr, left);
-                }
+                const auto multiply = [&](int result, int count, int channels_left) {
+                    QuadOutput output = {pixel_of(y, row, first + result) + c, nullptr, together * y.pixel_stride, 0,
+                                         channels_left};
+                    if (residual) {
+                        output.residual = pixel_of(*residual, row, first + result) + c;
+                        output.residual_step = together * residual->pixel_stride;
+                    }
+                    multiply_quads(conv, weights, quads + int64_t(result) * conv.stride_w * QUAD_BYTES,
+                                   together * conv.stride_w * QUAD_BYTES, count, output);
+                };
+                multiply(0, results / together, together * left);
+                if (results % together) multiply(results - 1, 1, left);
             }
         }
     }

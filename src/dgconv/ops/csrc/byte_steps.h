@@ -226,14 +226,13 @@ inline void dequantize(Pixels x, float* planes, const int32_t* positions, float 
 template <int VECTORS>
 INLINE void rescale_block(const uint8_t* x, const float* scale, const float* shift, const uint8_t* other, float other_scale,
                           const ToByte& to, uint8_t* y) {
-    IntVec bytes[VECTORS];
+    Vec v[VECTORS];
     UNROLL for (int i = 0; i < VECTORS; ++i) {
         const int c = i * LANES;
-        Vec v = to_float(load_bytes(x + c, LANES)) * load(scale + c) + load(shift + c);
-        if (other) v += to_float(load_bytes(other + c, LANES)) * other_scale;
-        bytes[i] = to_byte(v, to);
+        v[i] = to_float(load_bytes(x + c, LANES)) * load(scale + c) + load(shift + c);
+        if (other) v[i] += to_float(load_bytes(other + c, LANES)) * other_scale;
     }
-    store_bytes(y, bytes);
+    store_as_bytes(y, v, to);
 }
 
 inline void rescale(Pixels x, const int32_t* from, const float* scale, const float* shift, const Pixels* other,

@@ -151,19 +151,6 @@ INLINE __m512i in_order(__m512i packed) {
 }
 #endif
 
-// Vectors that follow each other, all of them whole.
-template <int VECTORS>
-INLINE void store_bytes(uint8_t* to, const IntVec (&v)[VECTORS]) {
-#if defined(__AVX512VNNI__)
-    if constexpr (VECTORS == 4) {
-        const __m512i words = _mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]);
-        const __m512i more = _mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]);
-        return _mm512_storeu_si512(to, in_order(_mm512_packus_epi16(words, more)));
-    }
-#endif
-    UNROLL for (int i = 0; i < VECTORS; ++i) store_bytes(to + i * LANES, v[i], LANES);
-}
-
 // Bytes as they are, as many as fit in a vector.
 constexpr int WIDE = 4 * LANES;
 typedef uint8_t WideVec __attribute__((vector_size(WIDE), may_alias));
@@ -208,6 +195,38 @@ INLINE int32_t to_byte(float v, const ToByte& to) {
     int32_t bits;
     memcpy(&bits, &v, sizeof bits);
     return bits - (ROUNDING_BITS - to.zero);
+}
+
+#if defined(__AVX512VNNI__)
+// Four vectors as `to_byte` does it, with fewer instructions, quarter by quarter of all of them: what is below 0 becomes
+// 0 by saturation, if that is the least result.
+template <bool IS_LEAST_0>
+INLINE __m512i to_quarters(const Vec (&v)[4], const ToByte& to) {
+    const __m512 low = _mm512_set1_ps(to.low), high = _mm512_set1_ps(to.high);
+    const __m512i zero = _mm512_set1_epi16(int16_t(to.zero));
+    __m512i n[4];
+    UNROLL for (int i = 0; i < 4; ++i) {
+        // Of NaN and another number, an instruction takes the second.
+        n[i] = _mm512_cvtps_epi32(IS_LEAST_0 ? _mm512_min_ps(high, (__m512)v[i])
+                                             : _mm512_min_ps(_mm512_max_ps((__m512)v[i], low), high));
+    }
+    const __m512i words = _mm512_adds_epi16(_mm512_packs_epi32(n[0], n[1]), zero);
+    const __m512i more = _mm512_adds_epi16(_mm512_packs_epi32(n[2], n[3]), zero);
+    return _mm512_packus_epi16(words, more);
+}
+INLINE bool is_least_0(const ToByte& to) { return to.low == -float(to.zero); }
+INLINE __m512i to_quarters(const Vec (&v)[4], const ToByte& to) {
+    return is_least_0(to) ? to_quarters<true>(v, to) : to_quarters<false>(v, to);
+}
+#endif
+
+// Of vectors that follow each other, all of them whole.
+template <int VECTORS>
+INLINE void store_as_bytes(uint8_t* to, const Vec (&v)[VECTORS], const ToByte& as) {
+#if defined(__AVX512VNNI__)
+    if constexpr (VECTORS == 4) return _mm512_storeu_si512(to, in_order(to_quarters(v, as)));
+#endif
+    UNROLL for (int i = 0; i < VECTORS; ++i) store_bytes(to + i * LANES, to_byte(v[i], as), LANES);
 }
 
 INLINE int smaller(int a, int b) { return a < b ? a : b; }

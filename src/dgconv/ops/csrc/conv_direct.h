@@ -41,8 +41,14 @@ struct Factors {
     Factor x, weight;
     const int32_t* tap_offsets;
     int taps, kept, weights_of_tap;
+    const float* following;  // weights that come next, to be fetched now, or null
     Ahead* ahead;
 };
+
+INLINE Lines lines_of(const Factors& f) {
+    if (f.following) return {f.following, Lines::PER_CHANNEL * LINE};
+    return take_lines(f.ahead, f.kept);
+}
 
 // Outputs in the lanes: PIXELS pixels of VECTORS vectors of outputs, written to [pixels][stride]. Few of them are summed
 // up in several parts: else each sum would wait for the one before.
@@ -50,7 +56,7 @@ template <int PIXELS, int VECTORS>
 void output_tile(const Factors& f, int pixel, float* block, int stride) {
     constexpr int PARTS = PIXELS * VECTORS < 4 ? 4 : 1;
     Vec acc[PARTS][PIXELS][VECTORS] = {};
-    Lines lines = take_lines(f.ahead, f.kept);
+    Lines lines = lines_of(f);
     for (int first = 0; first < f.kept; first += PARTS) {
         UNROLL for (int part = 0; part < PARTS; ++part) {
             const int index = first + part;
@@ -80,7 +86,7 @@ struct PixelPlace {
 template <int OUTPUTS, int VECTORS, bool IS_ONE_TAP>
 void pixel_tile(const Factors& f, int x_pixel, int first_weight, const Output& output, const PixelPlace& to) {
     Vec acc[OUTPUTS][VECTORS] = {};
-    Lines lines = take_lines(f.ahead, f.kept);
+    Lines lines = lines_of(f);
     const Factor all_x = {f.x.data + x_pixel, f.x.channel, f.x.chosen};
     const Factor weight = {f.weight.data + first_weight, f.weight.channel, f.weight.chosen};
     const int kept = f.kept, taps = IS_ONE_TAP ? 1 : f.taps;
@@ -158,14 +164,7 @@ class Direct {
         }
         gather(conv, padded, layout, item, x, scratch + part.plane, scratch + part.gathered);
         f.x = {scratch + part.gathered, layout.channel, nullptr};
-        if (plan.form == OUTPUT_LANES) {
-            clear_totals();
-            multiply_output_lanes(0, nullptr);
-        } else {
-            clear_totals();
-            multiply_pixel_lanes(item.pixels, nullptr);
-            put_totals();
-        }
+        multiply(plan.form == OUTPUT_LANES ? 0 : item.pixels, nullptr);
     }
 
   private:
@@ -180,21 +179,21 @@ class Direct {
         }
     }
 
-    // From pixel `begin` on. A panel of a narrow group is read past its end.
-    void multiply_output_lanes(int begin, const float* scaled) {
+    // The panel of outputs from `first` on, that was taken, for pixels from `begin` on. Of a narrow group it is read past
+    // its end.
+    void multiply_output_lanes(int first, int begin) {
         float* block = scratch + part.block;
-        const int pixels = item.pixels - begin;
-        for (int first = 0; first < item.outputs; first += PANEL) {
-            take_panel(first, scaled);
-            const int vectors = divide_up(f.weights_of_tap, WIDTH);
-            const int tiles = divide_up(pixels, vectors == 1 ? 2 * TILE : TILE);
-            for (int tile = 0; tile < tiles; ++tile) {
-                const int pixel = share(pixels, tiles, tile), end = share(pixels, tiles, tile + 1);
-                const OutputTile run = output_tile_of(end - pixel, vectors, std::make_index_sequence<2 * TILE>());
-                run(f, begin + pixel, block + int64_t(pixel) * part.block_stride + first, part.block_stride);
-            }
+        const int pixels = item.pixels - begin, vectors = divide_up(f.weights_of_tap, WIDTH);
+        const int tiles = divide_up(pixels, vectors == 1 ? 2 * TILE : TILE);
+        for (int tile = 0; tile < tiles; ++tile) {
+            const int pixel = share(pixels, tiles, tile), end = share(pixels, tiles, tile + 1);
+            const OutputTile run = output_tile_of(end - pixel, vectors, std::make_index_sequence<2 * TILE>());
+            run(f, begin + pixel, block + int64_t(pixel) * part.block_stride + first, part.block_stride);
         }
-        output.put_transposed(block, part.block_stride, item.outputs, begin, item.pixels, scratch + part.totals);
+    }
+    void put_output_lanes(int begin) {
+        const float* totals = scratch + part.totals;
+        output.put_transposed(scratch + part.block, part.block_stride, item.outputs, begin, item.pixels, totals);
     }
 
     // How many vectors of pixels make the largest tile, its outputs being an equal part of all.
@@ -207,20 +206,18 @@ class Direct {
         return best;
     }
 
-    // Pixels up to `end`. Outputs are outside the loop over pixels, so that few planes are written at a time.
-    void multiply_pixel_lanes(int end, const float* scaled) {
-        for (int panel = 0; panel < item.outputs; panel += PANEL) {
-            take_panel(panel, scaled);
-            const int outputs = smaller(PANEL, item.outputs - panel), at_once = vectors_at_once(outputs, end);
-            const int tiles = divide_up(outputs, most_outputs(at_once));
-            for (int tile = 0; tile < tiles; ++tile) {
-                const int first = share(outputs, tiles, tile), last = share(outputs, tiles, tile + 1);
-                float* totals = scratch + part.totals + (panel + first) * WIDTH;
-                for (int pixel = 0; pixel < end; pixel += at_once * WIDTH) {
-                    const int vectors = smaller(at_once, divide_up(end - pixel, WIDTH));
-                    const PixelTile run = pixel_tile_of(last - first, vectors, f.taps == 1);
-                    run(f, pixel, first, output, {panel + first, pixel, end - pixel, totals});
-                }
+    // The same for pixels up to `end`. Outputs are outside the loop over pixels, so that few planes are written at a time.
+    void multiply_pixel_lanes(int panel, int end) {
+        const int outputs = smaller(PANEL, item.outputs - panel), at_once = vectors_at_once(outputs, end);
+        const int tiles = divide_up(outputs, most_outputs(at_once));
+        for (int tile = 0; tile < tiles; ++tile) {
+            const int first = share(outputs, tiles, tile), last = share(outputs, tiles, tile + 1);
+            float* totals = scratch + part.totals + (panel + first) * WIDTH;
+            for (int pixel = 0; pixel < end; pixel += at_once * WIDTH) {
+                const int vectors = smaller(at_once, divide_up(end - pixel, WIDTH));
+                const PixelTile run = pixel_tile_of(last - first, vectors, f.taps == 1);
+                run(f, pixel, first, output, {panel + first, pixel, end - pixel, totals});
+                f.following = nullptr;  // is fetched once
             }
         }
     }
@@ -233,14 +230,20 @@ class Direct {
         const float* from = x.data + item.image * x.image_stride + item.first_channel * plane +
                             int64_t(item.first_row) * x.width;
         f.x = {from, plane, item.channels};
-        const int whole = item.pixels / WIDTH * WIDTH;
+        multiply(item.pixels / WIDTH * WIDTH, scaled);
+    }
+
+    // With pixels in the lanes up to `middle`, and with outputs from there on: panel by panel, whose weights are then
+    // still in the cache.
+    void multiply(int middle, const float* scaled) {
         clear_totals();
-        multiply_pixel_lanes(whole, scaled);
-        if (whole < item.pixels) {
-            multiply_output_lanes(whole, scaled);
-        } else {
-            put_totals();
+        for (int panel = 0; panel < item.outputs; panel += PANEL) {
+            take_panel(panel, scaled);
+            if (f.taps == 1 && !scaled && !item.channels) f.following = f.weight.at(f.kept);
+            if (middle > 0) multiply_pixel_lanes(panel, middle);
+            if (middle < item.pixels) multiply_output_lanes(panel, middle);
         }
+        middle < item.pixels ? put_output_lanes(middle) : put_totals();
     }
 
     // The weights of the kept channels, side by side, times their gates.
