@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WIDTH, HEIGHT = 480, 230
 LEFT, RIGHT, TOP, BOTTOM = 48, 460, 10, 196  # of the area that curves are drawn in
@@ -25,8 +25,7 @@ class Curve:
     path: str = ""  # as SVG has it
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     place: float
     text: str
 
