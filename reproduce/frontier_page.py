@@ -3,6 +3,7 @@
 import json
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from scipy.stats import ttest_ind_from_stats
@@ -109,17 +110,16 @@ def frontier_verdict(root: Path, study: str = STUDY) -> str:
     found = read(root, study)
     if found is None:
         return "Not measured yet."
-    lines = []
-    for side in _sides(found):
-        best = found.best(PRECISION, side)
-        dynamic = [point for point in best if point.family not in STATIC]
-        names = ", ".join(f"`{point.name}`" for point in best)
-        lines.append(
-            f"- At {side} pixels in int8 nothing beats {names}; "
-            + (f"of them dynamic: {', '.join(f'`{p.name}`' for p in dynamic)}." if dynamic else "none of them dynamic.")
-        )
-        lines += [f"- {line}" for line in _against_static(found, side)]
-    return "\n".join(lines)
+    return "\n".join(line for side in _sides(found) for line in _verdicts(found, side))
+
+
+def _verdicts(found: Frontier, side: str) -> list[str]:
+    best = found.best(PRECISION, side)
+    dynamic = [point for point in best if point.family not in STATIC]
+    names = ", ".join(f"`{point.name}`" for point in best)
+    who = f"of them dynamic: {', '.join(f'`{p.name}`' for p in dynamic)}." if dynamic else "none of them dynamic."
+    nothing = f"- At {side} pixels in int8 nothing beats {names}; {who}"
+    return [nothing, *(f"- {line}" for line in _against_static(found, side))]
 
 
 def _against_static(found: Frontier, side: str) -> list[str]:
@@ -146,6 +146,20 @@ def _verdict(point: PointResult, static: list[PointResult], side: str) -> str:
 
 def _said(point: PointResult, side: str) -> str:
     return f"{point.error(PRECISION):.2f} %, {point.ms[side][PRECISION]:.2f} ms"
+
+
+def frontier_again(root: Path, study: str = STUDY, timed: str = "imagenette128") -> str:
+    """The points of a study that a later one repeats, with the times that they took then at the first one's sizes."""
+    found, later = read(root, study), read(root, timed)
+    if found is None or later is None:
+        return "Not measured yet."
+    sides = [side for side in _sides(found) if side in _sides(later)]
+    times = {point.name: (point.settings, point.ms) for point in later.points}
+    points = [replace(p, ms=times[p.name][1]) for p in found.points if times.get(p.name, ({},))[0] == p.settings]
+    again = replace(found, points=points, machine=later.machine)
+    lines = [line for side in sides for line in _verdicts(again, side)]
+    machine = later.machine
+    return "\n".join([f"Times of {machine['hardware']}, {machine['native kernels']}, {machine['date']}:", "", *lines])
 
 
 def frontier_repeat(root: Path, study: str) -> str:

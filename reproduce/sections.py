@@ -31,6 +31,7 @@ SECTIONS: dict[str, Callable[[Path, list[Group]], str]] = {
     "frontier": lambda root, groups: frontier_page.frontier_table(root),
     "frontier_changes": lambda root, groups: frontier_page.frontier_changes(root),
     "frontier_verdict": lambda root, groups: frontier_page.frontier_verdict(root),
+    "frontier_again": lambda root, groups: frontier_page.frontier_again(root),
     "frontier_128": lambda root, groups: frontier_page.frontier_repeat(root, "imagenette128"),
     "frontier_cifar10": lambda root, groups: frontier_page.frontier_repeat(root, "cifar10"),
     "gpu": lambda root, groups: tables.gpu(root),
