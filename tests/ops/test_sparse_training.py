@@ -253,6 +253,22 @@ def test_a_layer_trains_as_it_did(options, kernel, layout, calls, monkeypatch):
     assert len(calls) == (0 if folds else 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_gradients_may_lie_in_any_way(dtype, layout, calls):
+    """As those of a sum do, which are one number, or those of the other layout."""
+    layer = DynamicGroupConv2d(24, 32, 3, padding=1).to(dtype)
+    x = torch.randn(8, 24, 10, 11).to(dtype).contiguous(memory_format=LAYOUTS[layout]).requires_grad_()
+    out = layer(x)
+    for probe in (torch.ones(1, dtype=dtype), torch.randn(8, 11, 32, 10).to(dtype).permute(0, 2, 3, 1)):
+        grads = [
+            torch.autograd.grad(out, [x, layer.weight], grad, retain_graph=True)
+            for grad in (probe.expand(out.shape), probe.expand(out.shape).contiguous())
+        ]
+        assert all(map(torch.equal, *grads))
+    assert calls == ["forward", *["backward"] * 4]
+
+
 def test_it_is_left_where_it_does_not_pay(calls):
     layer = DynamicGroupConv2d(24, 32, 3, padding=1)
     layer(torch.randn(1, 24, 5, 5))

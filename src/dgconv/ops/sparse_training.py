@@ -114,7 +114,8 @@ def backward(
 
 def _floats(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What the kernels compute with: planes. What is kept for the backward pass stays as it was."""
-    return tuple(tensor.to(torch.float32, memory_format=torch.contiguous_format) for tensor in tensors)
+    planar = torch.contiguous_format  # by itself, it leaves a tensor in float32 that was expanded or permuted as it is
+    return tuple(tensor.to(torch.float32, memory_format=planar).contiguous() for tensor in tensors)
 
 
 def _laid_out_like(x: Tensor, images: Tensor) -> Tensor:
