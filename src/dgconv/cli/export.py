@@ -42,9 +42,7 @@ def export(
     """
     check_file(out)
     format = format or ("onnx" if precision == "float32" and not freeze else "prepared")
-    check_precision(precision, format)
-    if freeze and format != "prepared":
-        raise UserError(f"`freeze` is for the format prepared, not for {format}")
+    check_precision(precision, format, freeze)
     found, calibration = find_run(run), None
     if precision == "int8" or freeze:
         (trained,) = open_runs([found.path], data_dir)

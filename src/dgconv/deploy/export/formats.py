@@ -111,7 +111,7 @@ def export_model(
     model, file = unwrapped(model), Path(file)
     if format not in SUFFIX:
         raise UserError(f"format must be one of {', '.join(SUFFIX)}, got {format!r}")
-    check_precision(precision, format)
+    check_precision(precision, format, freeze)
     if SUFFIX[format] and file.suffix != SUFFIX[format]:
         raise UserError(f"{file}: a file of format {format!r} must end in {SUFFIX[format]}")
     if file.exists():
@@ -151,13 +151,15 @@ def export_model(
     return Exported(str(file), format, size, input_size, difference, notes.get(format, ""), precision)
 
 
-def check_precision(precision: Precision, format: Format) -> None:
+def check_precision(precision: Precision, format: Format, freeze: bool) -> None:
     if precision not in get_args(Precision):
         raise UserError(f"`precision` must be {' or '.join(get_args(Precision))}, got {precision!r}")
     if precision == "int8" and format != "prepared":
         raise UserError(
             f"int8 is written in the format 'prepared' only, got {format!r}; change `format` or `precision`"
         )
+    if freeze and format != "prepared":
+        raise UserError(f"`freeze` is for the format prepared, not for {format}")
 
 
 def _check(model: nn.Module) -> None:
