@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 from threading import Thread
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from dgconv.deploy.compile.calibrate import gate_of_bytes, rounded_gate
-from dgconv.deploy.graph import ByteConv, Bytes, GateSpec, Graph, Quantize, Rescale
+from dgconv.deploy.graph import ByteConv, ByteMean, BytePool, Bytes, GateSpec, Graph, Quantize, Rescale
+from dgconv.deploy.rules import problem
 from dgconv.deploy.run import integer_steps, torch_steps
 from dgconv.deploy.run.prepared import PreparedModel
 from dgconv.deploy.storage import from_bytes, to_bytes
@@ -214,6 +216,27 @@ def test_rounding_and_saturation() -> None:
     assert integer_steps.to_bytes(v, Bytes(1.0, 2), "identity").tolist() == [0, 2, 2, 4, 4, 255, 0]
     assert integer_steps.to_bytes(v, Bytes(1.0, 2), "relu").tolist() == [2, 2, 2, 4, 4, 255, 2]
     assert integer_steps.to_bytes(v * 4, Bytes(0.5, 0), "relu6").tolist() == [0, 0, 2, 6, 10, 12, 0]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_of_more_than_32_bits(threads: int, any_isa: str) -> None:
+    side, ones, given = 2910, torch.ones(1, 1, 1), Bytes(1.0, 0)  # of bytes that are all 255
+    x = torch.full((1, 1, side, side), 255.0)
+    gate = GateSpec(ones, ones, torch.zeros(1, 1), keep=1)
+    conv = ByteConv(
+        "a", "b", torch.ones(1, 1, 1, 1, dtype=torch.int8), torch.ones(1) * 1e-3, torch.zeros(1), given, given
+    )
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        mean = PreparedModel(Graph("x", "m", [Quantize("x", "a", given), ByteMean("a", "m", given)]))(x)
+        steps = [Quantize("x", "a", given), replace(conv, gate=gate), ByteMean("b", "m", given)]
+        scaled = PreparedModel(Graph("x", "m", steps))(x)
+    finally:
+        torch.set_num_threads(before)
+    assert mean.item() == pytest.approx(255)
+    assert scaled.item() == pytest.approx(round(255 * 255 * 1e-3))
+    assert "a window of bytes" in str(problem(BytePool("a", "b", "average", (4096, 4096), (1, 1))))
 
 
 def test_what_heads_wrote_is_added_to_what_lies_otherwise() -> None:

@@ -19,6 +19,7 @@ MOST_WEIGHTS = 1 << 27  # numbers in one tensor
 MOST_BYTE_CHANNELS = 1 << 14  # of a value of bytes
 MOST_TERMS = 1 << 16  # of a sum of bytes: 32 bits hold it
 SCALES = (1e-30, 1e30)  # of bytes
+MOST_AVERAGED = (2**31 - 1) // 255  # bytes of a window
 MOST_REACH = 1 << 16  # pixels from one end of a window to the other
 
 
@@ -270,6 +271,8 @@ def _expansion(first: kinds.Conv, then: kinds.Conv) -> Iterator[str]:
 def _pool(step: kinds.Pool | kinds.BytePool) -> Iterator[str]:
     if any(2 * pad > size for pad, size in zip(step.padding, step.kernel, strict=True)):
         yield f"`padding` must be at most half of `kernel`, got {step.padding} and {step.kernel}"
+    if isinstance(step, kinds.BytePool) and step.kernel[0] * step.kernel[1] > MOST_AVERAGED:
+        yield f"a window of bytes may have {MOST_AVERAGED} pixels, got {step.kernel}"
 
 
 def _linear(step: kinds.Linear) -> Iterator[str]:

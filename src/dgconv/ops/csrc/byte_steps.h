@@ -80,9 +80,14 @@ inline void mean_row(Pixels x, const int32_t* order, float scale, int32_t zero, 
     for (int64_t block = share.begin; block < share.end; ++block) {
         const int first = int(block) * BLOCK, count = smaller(BLOCK, x.channels - first);
         int32_t sums[BLOCK];
-        add_pixels(x.data + first, x.pixel_stride, pixels, count, sums);
+        int64_t totals[BLOCK] = {};
+        for (int64_t p = 0; p < pixels; p += MOST_SUMMED_BYTES) {
+            const int64_t some = pixels - p < MOST_SUMMED_BYTES ? pixels - p : MOST_SUMMED_BYTES;
+            add_pixels(x.data + p * x.pixel_stride + first, x.pixel_stride, some, count, sums);
+            for (int c = 0; c < count; ++c) totals[c] += sums[c];
+        }
         for (int c = 0; c < count; ++c) {
-            const float mean = float(int64_t(sums[c]) - pixels * zero) * (scale / float(pixels));
+            const float mean = float(totals[c] - pixels * zero) * (scale / float(pixels));
             row[order ? order[first + c] : first + c] = mean;
         }
     }

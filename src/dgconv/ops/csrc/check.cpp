@@ -123,6 +123,9 @@ bool has_sound_scratch(const Conv& conv, const View& x, const View& y) {
            products.is_at_most(Size::TOO_LARGE / 4);
 }
 
+// Of each part of the rows.
+bool has_sound_sums(const ByteView& x) { return (int64_t(x.height) / SUM_PARTS + 1) * x.width <= MOST_SUMMED_BYTES; }
+
 // The input of an item, row by row or window by window.
 bool has_sound_scratch(const ByteConv& conv, const ByteView& y) {
     const int64_t rows = int64_t(y.height) * conv.stride_h + int64_t(conv.kernel_h) * conv.dilation_h;
@@ -471,9 +474,9 @@ bool has_sound_sizes(const Step& step) {
     switch (step.kind) {
         case BYTE_CONV:
             return is_sound(step.bytes) && has_sound_scratch(step.bytes, to) &&
-                   (!has_gate(step.bytes) || is_sound(step.gate, 1));
+                   (!has_gate(step.bytes) || (is_sound(step.gate, 1) && has_sound_sums(from)));
         case BYTE_POOL:
-            return is_sound(step.window);
+            return is_sound(step.window) && int64_t(step.window.kernel_h) * step.window.kernel_w <= MOST_SUMMED_BYTES;
         case POOL:
             return is_sound(step.window) &&
                    (Size(y.width) * step.window.stride_w + step.window.kernel_w).is_at_most(MOST_FLOATS);

@@ -203,7 +203,8 @@ class Worker {
         const Gate& gate = step->gate;
         const GateMemory memory(in_arena(step->gate_memory), gate.channels, gate.heads, 1);
         int32_t* const sums = reinterpret_cast<int32_t*>(in_arena(step->choices));
-        const int parts = crew.threads() < SUM_PARTS ? crew.threads() : SUM_PARTS;
+        const bool takes_all = crew.threads() >= SUM_PARTS || int64_t(x.height) * x.width > MOST_SUMMED_BYTES;
+        const int parts = takes_all ? SUM_PARTS : crew.threads();
         run_stage(POOLING, [&](int share, int shares) { byte_kernels.sum_pixels(x, parts, sums, share, shares); });
         run_stage(SELECTING, [&](int share, int shares) {
             const auto begun = now();

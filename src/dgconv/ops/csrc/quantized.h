@@ -116,5 +116,6 @@ extern const ByteKernels byte_avx512_amx_kernels, byte_avx512_vbmi2_kernels, byt
 const ByteKernels& byte_kernels();
 
 constexpr int32_t SUM_PARTS = 8;  // into which the rows of an image are cut at most, to be added up by several threads
+constexpr int64_t MOST_SUMMED_BYTES = INT32_MAX / 255;  // bytes that are added up in 32 bits
 
 }  // namespace dgconv
