@@ -47,13 +47,13 @@ bool may_use_tiles() {
 
 // Whether tiles, if there are any, multiply bfloat16, too.
 bool has_bfloat_tiles() {
-#if defined(DGCONV_EMULATES_TILES)
-    return true;
-#else
     uint32_t eax, ebx, ecx, edx;
+#if defined(DGCONV_EMULATES_TILES)
+    const bool in_tiles = true;
+#else
     const bool in_tiles = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx >> 22 & 1);
-    return in_tiles && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);  // and in vectors
 #endif
+    return in_tiles && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 5 & 1);  // and in vectors
 }
 #endif
 
@@ -130,15 +130,6 @@ using namespace dgconv;
 DGCONV_EXPORT const char* dgconv_native_version() { return DGCONV_FINGERPRINT; }
 
 DGCONV_EXPORT const char* dgconv_isa() { return level().name; }
-
-// The name of the level at this place, best first, and whether this CPU has it; null behind the last.
-DGCONV_EXPORT const char* dgconv_isa_at(int32_t index, int32_t* is_there) {
-    int count;
-    const Level* all = levels(count);
-    if (index < 0 || index >= count) return nullptr;
-    *is_there = all[index].is_there;
-    return all[index].name;
-}
 
 // 0 if the CPU lacks it or there is none of that name; an empty name takes the best.
 DGCONV_EXPORT int32_t dgconv_select_isa(const char* name) {
