@@ -36,7 +36,7 @@ def report(
     """
     from ..analysis.figures.style import check_matplotlib
     from ..analysis.trained_run import open_runs
-    from ..report import ALL_FIGURES, count_steps, gather, write_page
+    from ..report import ALL_FIGURES, gather, write_page
 
     folders = open_runs(runs, data_dir, find_device(), examples)
     check_file(out)
@@ -47,8 +47,12 @@ def report(
     with Progress(
         *columns, TextColumn("{task.description}", markup=False), console=make_console(stderr=True), transient=True
     ) as progress:
-        task = progress.add_task("", total=count_steps(len(runs), names), completed=-1)
-        contents = gather(folders, figures=names, tell=lambda step: progress.update(task, advance=1, description=step))
+        task = progress.add_task("", total=None, completed=-1, visible=False)
+
+        def begin(step: str, count: int) -> None:
+            progress.update(task, total=count, advance=1, visible=True, description=step)
+
+        contents = gather(folders, figures=names, tell=begin)
     size = write_page(contents, out)
     missing = [
         (section.folder, one) for section in contents.sections for one in section.missing + section.figures_left_out

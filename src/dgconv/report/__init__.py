@@ -3,7 +3,7 @@
 :mod:`~dgconv.report.contents` gathers what the page shows, :mod:`~dgconv.report.page` makes HTML of it.
 """
 
-from .contents import ALL_FIGURES, Contents, count_steps, gather
+from .contents import ALL_FIGURES, Contents, gather
 from .page import render, write_page
 
-__all__ = ["ALL_FIGURES", "Contents", "count_steps", "gather", "render", "write_page"]
+__all__ = ["ALL_FIGURES", "Contents", "gather", "render", "write_page"]

@@ -20,6 +20,7 @@ from .result import Outcome, result_of
 
 ALL_FIGURES = (*OF_A_RUN, *OF_SEVERAL)
 Tell = Callable[[str], None]
+TellOf = Callable[[str, int], None]  # a step, and how many there are in all
 
 
 @dataclass(frozen=True)
@@ -56,34 +57,30 @@ class Contents:
     environment: dict[str, Any] = field(default_factory=lambda: {**describe_environment("cpu"), "dgconv": __version__})
 
 
-def count_steps(runs: int, figures: Collection[str]) -> int:
-    """How often :func:`gather` tells where it is."""
-    of_several = len(OF_SEVERAL.keys() & figures) if runs > 1 else 0
-    return runs * (2 + len(OF_A_RUN.keys() & figures)) + of_several
-
-
 def gather(
-    runs: Sequence[TrainedRun], *, figures: Collection[str] = ALL_FIGURES, tell: Tell = lambda step: None
+    runs: Sequence[TrainedRun], *, figures: Collection[str] = ALL_FIGURES, tell: TellOf = lambda step, count: None
 ) -> Contents:
     """Reads, counts, records, measures and draws. Damaged files are a UserError, before anything takes long.
 
     Args:
         figures: names of those to draw.
-        tell: hears what comes next.
+        tell: hears what comes next, and how many such steps there are.
     """
     for name in figures:
         if name not in ALL_FIGURES:
             raise unknown_name("figure", name, ALL_FIGURES)
+    of_several = len(OF_SEVERAL.keys() & figures) if len(runs) > 1 else 0
+    count = len(runs) * (2 + len(OF_A_RUN.keys() & figures)) + of_several
     epochs = [run.files.metrics for run in runs]
     sections = [
-        _section(run, title, lines, figures, tell)
+        _section(run, title, lines, figures, lambda step: tell(step, count))
         for run, title, lines in zip(runs, _titles(runs), epochs, strict=True)
     ]
     pictures: list[Picture] = []
     left_out: list[Missing] = []
     if len(runs) > 1:
         drawings = {name: partial(draw, runs) for name, draw in OF_SEVERAL.items() if name in figures}
-        pictures, left_out = _draw_all(drawings, tell)
+        pictures, left_out = _draw_all(drawings, lambda step: tell(step, count))
     return Contents(sections, draw_charts(epochs), pictures, left_out)
 
 

@@ -1,9 +1,8 @@
 """Curves over the epochs, several runs in one chart: geometry of small SVG charts that follow the page's colours."""
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 WIDTH, HEIGHT = 480, 230
@@ -37,15 +36,6 @@ class Chart:
     x_ticks: list[Tick]
     y_ticks: list[Tick]
     last_epoch: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """What the page's script needs to read values off the chart."""
-        return {
-            "left": LEFT,
-            "right": RIGHT,
-            "lastEpoch": self.last_epoch,
-            "curves": [{key: value for key, value in asdict(c).items() if key != "path"} for c in self.curves],
-        }
 
 
 @dataclass(frozen=True)
@@ -145,9 +135,3 @@ def log_ticks(low: float, high: float) -> list[float]:
     if len(inside) > 1:
         return inside
     return [max(n for n in every if n <= low), min(n for n in every if n >= high and n > low)]
-
-
-def chart_data(charts: Sequence[Chart], titles: Sequence[str]) -> str:
-    """The charts as the page's script needs them. Nothing in it can end the element it is put into."""
-    text = json.dumps({"runs": list(titles), "charts": [chart.to_dict() for chart in charts]}, allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -22,11 +22,3 @@ def attempt(what: str, get: Callable[[], T], missing: list[Missing]) -> T | None
     except UserError as error:
         missing.append(Missing(what, str(error)))
         return None
-
-
-def by_reason(missing: list[Missing]) -> dict[str, list[str]]:
-    """Things that are missing for the same reason, told together."""
-    grouped: dict[str, list[str]] = {}
-    for one in missing:
-        grouped.setdefault(one.reason, []).append(one.what)
-    return grouped

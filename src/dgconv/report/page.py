@@ -1,14 +1,18 @@
 """The page: contents into the template, with its style and script inside, and onto the disk."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from ..errors import UserError
 from ..files import write_atomically
 from .contents import Contents
-from .curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, chart_data
-from .missing import by_reason
+from .curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Chart
+from .missing import Missing
 from .templates import FILES, templates_of
 
 
@@ -35,6 +39,30 @@ def write_page(contents: Contents, file: Path) -> int:
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}. Name another file with `out`") from None
     return len(page)
+
+
+def chart_data(charts: Sequence[Chart], titles: Sequence[str]) -> str:
+    """The charts as the page's script needs them. Nothing in it can end the element it is put into."""
+    text = json.dumps({"runs": list(titles), "charts": [_values_of(chart) for chart in charts]}, allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _values_of(chart: Chart) -> dict[str, Any]:
+    """What it takes to read values off a chart."""
+    return {
+        "left": LEFT,
+        "right": RIGHT,
+        "lastEpoch": chart.last_epoch,
+        "curves": [{key: value for key, value in asdict(c).items() if key != "path"} for c in chart.curves],
+    }
+
+
+def by_reason(missing: list[Missing]) -> dict[str, list[str]]:
+    """Things that are missing for the same reason, told together."""
+    grouped: dict[str, list[str]] = {}
+    for one in missing:
+        grouped.setdefault(one.reason, []).append(one.what)
+    return grouped
 
 
 def millions(count: float) -> str:

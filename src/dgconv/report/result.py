@@ -6,11 +6,12 @@ from typing import Any
 from ..analysis.plan import Agreement, NetworkCost, agreement_with, count_cost
 from ..analysis.trained_run import TrainedRun
 from ..cost import CONVENTIONS, needs_images
+from ..cost.macs import Convention, MacCount, count_macs
 from ..data import DataFacts
+from ..errors import UserError
 from ..pruning import what_is_left
 from ..train.recipe_files import Reported, reported_for
 from .missing import Missing, attempt
-from .network import count_network
 
 
 @dataclass(frozen=True)
@@ -64,3 +65,11 @@ def _cost_of(run: TrainedRun, missing: list[Missing]) -> NetworkCost:
         dense = count_cost(run.recipe, DataFacts(0, run.num_classes, run.input_size[-1]), model).dense_macs
     parameters = sum(parameter.numel() for parameter in what_is_left(model).parameters())
     return NetworkCost(parameters, {convention: count.macs for convention, count in counts.items()}, dense)
+
+
+def count_network(run: TrainedRun, convention: Convention) -> MacCount:
+    """The cost: measured where it depends on images, if weights and data are there; else what the options tell."""
+    try:
+        return run.macs(convention)
+    except UserError:
+        return count_macs(run.untrained_model.eval(), run.input_size, convention)
