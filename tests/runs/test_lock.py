@@ -9,7 +9,8 @@ import pytest
 from processes import FORKSERVER
 
 from dgconv.errors import UserError
-from dgconv.runs.lock import LOCK, content_of, locked
+from dgconv.runs.leftovers import content_of
+from dgconv.runs.lock import LOCK, locked
 from dgconv.train import Recipe, resume, train, train_all
 
 RECIPE = Recipe.of(stages=(1, 1), growth=(4, 8), image_size=8, batch_size=512, epochs=1)

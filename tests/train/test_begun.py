@@ -9,7 +9,7 @@ from dgconv.cli import resume_command, told
 from dgconv.errors import UserError
 from dgconv.runs import RunFolder
 from dgconv.runs.checkpoint import load_checkpoint
-from dgconv.runs.lock import content_of
+from dgconv.runs.leftovers import content_of
 from dgconv.runs.names import CHECKPOINT
 from dgconv.train import Recipe, Stopped, TimeLimit, train, train_all
 from dgconv.train.engine import _disk_trouble

@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..files import check_folder
 from ..models._registry import all_options
 from ..runs import RunFolder
-from ..runs.lock import remove_if_empty
+from ..runs.leftovers import remove_if_empty
 from ..train import Recipe, Stopped, TimeLimit, distributed, load_recipe, train_all
 from ..train.recipe import ABOUT
 from ..train.recipe_files import Reported

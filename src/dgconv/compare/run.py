@@ -1,5 +1,7 @@
 """Trains every method by one recipe at one budget, and measures what came out."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +20,17 @@ from ..errors import UserError, unknown_name
 from ..models import create_model
 from ..models._registry import list_backbones
 from ..runs import RunFolder
-from ..train import FinishedRun, Recipe
+from ..train import FinishedRun, Recipe, train_all
+from ..train.side_by_side import Silent, Watcher
 from ..values import SHARE
 from .budget import options_for_budget
 from .latency import AGREE, Latency, measure_latencies
 from .methods import Rival, as_it_runs, find_rivals
 from .picture import draw_comparison
-from .runs import PlannedRun, WatcherFor, plan_runs, train_runs, unwatched
 from .table import PICTURE, Comparison, MethodResult, SeedResult, budget_note, write_comparison
 
 TIMED_IMAGES = 16
+WatcherFor = Callable[[list[int]], AbstractContextManager[Watcher]]  # of runs with these numbers of epochs
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,22 @@ class CompareSettings:
         return {"width": int(self.width) if float(self.width).is_integer() else self.width}
 
 
+def unwatched(epochs: list[int]) -> AbstractContextManager[Watcher]:
+    return nullcontext(Silent())
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    rival: Rival
+    options: dict[str, Any]  # of the recipe, chosen for the budget
+    recipe: Recipe
+    folder: Path
+
+    @property
+    def is_begun(self) -> bool:
+        return RunFolder(self.folder).has_checkpoint
+
+
 def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]:
     """All that can be wrong is said here, before anything is trained."""
     if settings.backbone not in list_backbones():
@@ -92,7 +111,35 @@ def plan_comparison(settings: CompareSettings, folder: Path) -> list[PlannedRun]
             )
             for rival in rivals
         }
-    return plan_runs(rivals, options, settings.seeds, folder, settings.backbone, settings.shared)
+    return _plan_runs(settings, rivals, options, folder)
+
+
+def _plan_runs(
+    settings: CompareSettings, rivals: list[Rival], options: dict[str, dict[str, Any]], folder: Path
+) -> list[PlannedRun]:
+    """A run for each method and seed; the recipes differ in the method alone, whose ``options`` are chosen already.
+
+    A run in ``folder`` that was begun with another recipe is refused: its figures would not belong into this table.
+    """
+    runs = []
+    for rival in rivals:
+        for seed in settings.seeds:
+            chosen, model = options[rival.name], rival.model_name(settings.backbone)
+            recipe = Recipe.of(rival.name, model=model, seed=seed, **settings.shared, **chosen)
+            run = PlannedRun(rival, chosen, recipe, folder / f"{rival.name}-seed{seed}")
+            if run.is_begun:
+                _check_same_recipe(run)
+            runs.append(run)
+    return runs
+
+
+def _check_same_recipe(run: PlannedRun) -> None:
+    begun = Recipe.from_dict(RunFolder(run.folder).checkpoint.recipe, str(run.folder))
+    if differences := begun.refused_on_resume(run.recipe):
+        raise UserError(
+            f"{run.folder} holds a run of another recipe: {'; '.join(differences)}. "
+            "Name another folder with `out`, or ask for what is there"
+        )
 
 
 def compare(
@@ -100,7 +147,7 @@ def compare(
 ) -> Comparison:
     """Train, or go on with, or reuse, a run for each method and seed in ``folder``; write the table and the picture."""
     runs = plan_comparison(settings, folder)
-    results = train_runs(runs, device, watchers)
+    results = _train_runs(runs, device, watchers)
     data = results[runs[0].folder].data
     images = next(sample(data.test, MEASURED_IMAGES))
     forms = {run.folder: as_it_runs(results[run.folder].model) for run in runs}
@@ -119,6 +166,14 @@ def compare(
     write_comparison(comparison, folder)
     draw_comparison(comparison, folder / PICTURE)
     return comparison
+
+
+def _train_runs(runs: list[PlannedRun], device: str, watchers: WatcherFor) -> dict[Path, FinishedRun]:
+    """Finish what was begun, and begin what was not; what is finished is only evaluated again."""
+    jobs = [(run.recipe, run.folder) for run in runs]
+    with watchers([run.recipe.training.epochs for run in runs]) as watcher:
+        results = train_all(jobs, device=device, watcher=watcher, resuming="begun")
+    return {result.folder: result for result in results}
 
 
 def _measure(run: PlannedRun, result: FinishedRun, form: nn.Module, images: Tensor) -> SeedResult:

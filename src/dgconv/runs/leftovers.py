@@ -1,19 +1,33 @@
-"""What is left of a run that ended before its first checkpoint, so that it can only be begun anew."""
+"""What there is in a run folder, and removing what is left of a run that ended early."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from ..errors import UserError
 from ..files import UNFINISHED
 from .config import read_config
-from .lock import content_of
-from .names import CHECKPOINT, CONFIG, WRITTEN_BY_RUNS
+from .names import CHECKPOINT, CONFIG, LOCK, WRITTEN_BY_RUNS
+
+
+def content_of(folder: Path) -> list[Path]:
+    """Everything in a folder but its lock."""
+    return [entry for entry in folder.iterdir() if entry.name != LOCK]
+
+
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder in which there is nothing, or only a lock."""
+    with suppress(OSError):
+        if not content_of(folder):
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
 
 
 def remove_leftovers(folder: Path) -> None:
-    """If there is nothing else in a folder, which this process must hold. What others put there stays.
+    """Removes what a run wrote that ended before its first checkpoint, for it can only be begun anew.
 
-    So does a network whose checkpoint somebody has removed: it would have to be trained again.
+    If there is nothing else in the folder, which this process must hold. What others put there stays. So does a
+    network whose checkpoint somebody has removed: it would have to be trained again.
     """
     content = content_of(folder)
     if (folder / CHECKPOINT).exists() or not all(map(_is_written_by_runs, content)):

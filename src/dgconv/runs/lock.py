@@ -26,19 +26,6 @@ def locked(folders: Iterable[Path]) -> Iterator[None]:
         yield
 
 
-def content_of(folder: Path) -> list[Path]:
-    """Everything in a folder but its lock."""
-    return [entry for entry in folder.iterdir() if entry.name != LOCK]
-
-
-def remove_if_empty(folder: Path) -> None:
-    """Remove a folder in which there is nothing, or only a lock."""
-    with suppress(OSError):
-        if not content_of(folder):
-            (folder / LOCK).unlink(missing_ok=True)
-            folder.rmdir()
-
-
 def _lock(folder: Path) -> FileLock | None:
     if not folder.is_dir():
         return None

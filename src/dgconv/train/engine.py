@@ -16,8 +16,8 @@ from ..environment import refuse_missing_gpu
 from ..errors import UserError
 from ..files import check_folder
 from ..runs import Checkpoint, RunFolder
-from ..runs.leftovers import remove_leftovers
-from ..runs.lock import content_of, locked, remove_if_empty
+from ..runs.leftovers import content_of, remove_if_empty, remove_leftovers
+from ..runs.lock import locked
 from .beginning import refuse_mistakes
 from .diagnose import Diverged
 from .distributed import any_rank, is_restart, rank

@@ -15,7 +15,8 @@ from ..environment import refuse_missing_gpu
 from ..errors import UserError
 from ..files import UNFINISHED, check_folder, read_whole
 from ..models.others import GIVEN, allow, copies_of, is_of_others
-from ..runs.lock import content_of, locked
+from ..runs.leftovers import content_of
+from ..runs.lock import locked
 from ..train.distributed import rank, started_by_torchrun
 from ..train.tables import DataTable
 from ..values import LONGEST_JSON, load_json
