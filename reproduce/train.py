@@ -10,9 +10,9 @@ from tyro.conf import Positional
 
 from dgconv.cli._device import find_device
 from dgconv.cli._display import TrainingDisplay
-from dgconv.cli._output import console, make_console, show
+from dgconv.cli._output import console, show
 from dgconv.errors import UserError
-from dgconv.text import print_table
+from dgconv.text import PlainConsole, print_table
 from dgconv.train import Stopped, TimeLimit, train_all
 from dgconv.train.distributed import started_by_torchrun
 
@@ -60,7 +60,7 @@ def train(
         if data_dir is None:
             raise UserError("name the folder that holds cifar10/, cifar100/ and imagenet/ with `data_dir`")
         jobs = [(run.recipe.changed(compile=compile), run.folder) for run in with_data(to_train, data_dir)]
-        with TrainingDisplay(make_console(stderr=json), [recipe.training.epochs for recipe, _ in jobs]) as display:
+        with TrainingDisplay(PlainConsole(stderr=json), [recipe.training.epochs for recipe, _ in jobs]) as display:
             try:
                 train_all(
                     jobs,

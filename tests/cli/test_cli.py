@@ -26,10 +26,10 @@ from dgconv.analysis.plan import StepTime
 from dgconv.analysis.trained_run import open_runs
 from dgconv.cli import main
 from dgconv.cli._display import TrainingDisplay
-from dgconv.cli._output import make_console
 from dgconv.cli.train import parse_train, run_folders
 from dgconv.errors import UserError
 from dgconv.runs import RunFolder
+from dgconv.text import PlainConsole
 from dgconv.train.recipe import Recipe
 from dgconv.train.recipe_files import list_recipes, load_recipe, reported_of
 
@@ -594,8 +594,8 @@ def test_nothing_in_the_name_of_a_file_acts_on_the_terminal(tmp_path, capsys):
     table = Table(title=name)
     table.add_column(name)
     table.add_row(name)
-    make_console(width=300).print(name, table)
-    with TrainingDisplay(make_console(width=300), [1]) as display:
+    PlainConsole(width=300).print(name, table)
+    with TrainingDisplay(PlainConsole(width=300), [1]) as display:
         display.start(0, name, 1, 0)
         display.first_step(0, 100, False)
     out = capsys.readouterr().out

@@ -19,7 +19,8 @@ from dgconv.compare import CompareSettings, Comparison
 from dgconv.compare.latency import measure_latencies
 from dgconv.compare.methods import as_it_runs, find_rival, rivals
 from dgconv.compare.picture import figure_of
-from dgconv.compare.table import budget_note, to_markdown
+from dgconv.compare.run import budget_note
+from dgconv.compare.table import to_markdown
 from dgconv.layers.method import METHODS
 from dgconv.models import create_model
 from dgconv.runs.metrics import read_metrics

@@ -5,18 +5,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from rich.console import Console
-
 from ..text import PlainConsole
 
 T = TypeVar("T")
 
-
-def make_console(*, stderr: bool = False, quiet: bool = False, width: int | None = None) -> Console:
-    return PlainConsole(stderr=stderr, quiet=quiet, width=width)
-
-
-console = make_console(width=None if sys.stdout.isatty() else 200)  # a file has room for every table
+console = PlainConsole(width=None if sys.stdout.isatty() else 200)  # a file has room for every table
 
 
 def show_each(items: Sequence[T], as_json: bool, to_json: Callable[[T], Any], tabulate: Callable[[T], None]) -> None:

@@ -15,7 +15,8 @@ from ..bench.run import Tell, run_bench
 from ..deploy.precision import Precision
 from ..errors import visible
 from ..files import check_file
-from ._output import console, make_console, show
+from ..text import PlainConsole
+from ._output import console, show
 
 
 def bench(
@@ -50,7 +51,7 @@ def bench(
     if picture:
         check_file(picture)
         check_picture(picture)
-    with _progress(make_console(stderr=True)) as tell:
+    with _progress(PlainConsole(stderr=True)) as tell:
         networks = find_networks(model, pruning_rate=pruning_rate, input_size=input_size)
         measured = run_bench(
             networks.title,

@@ -11,9 +11,9 @@ from rich.table import Column
 from ..compare.table import HEADINGS, Comparison, table_rows
 from ..errors import visible
 from ..files import check_folder
-from ..text import print_table
+from ..text import PlainConsole, print_table
 from ._device import find_device
-from ._output import console, make_console, show
+from ._output import console, show
 
 
 def compare(
@@ -79,7 +79,7 @@ def compare(
     )
     folder = out or Path("runs") / f"compare-{backbone}-{data}"
     check_folder(folder)
-    watchers = partial(TrainingDisplay, make_console(stderr=json))
+    watchers = partial(TrainingDisplay, PlainConsole(stderr=json))
     try:
         comparison = run_comparison(settings, folder, device=find_device(device), watchers=watchers)
     except Stopped as stopped:

@@ -11,10 +11,10 @@ from tyro.conf import Positional
 from ..compare.frontier import PICTURE, PRECISIONS, Frontier, PointResult
 from ..errors import UserError, visible
 from ..files import check_folder
-from ..text import print_table
+from ..text import PlainConsole, print_table
 from ..values import SIZE
 from ._device import find_device
-from ._output import console, make_console, show
+from ._output import console, show
 
 
 def frontier(
@@ -77,11 +77,11 @@ def frontier(
         )  # fmt: skip
         return
     check_folder(folder)
-    err = make_console(stderr=True)
+    err = PlainConsole(stderr=True)
     if not only_measure:
         epochs_of = [run.recipe.training.epochs for run in runs]
         try:
-            with TrainingDisplay(make_console(stderr=json), epochs_of) as watcher:
+            with TrainingDisplay(PlainConsole(stderr=json), epochs_of) as watcher:
                 train_study(
                     plan, runs, data_dir, folder, device=find_device(device), watcher=watcher,
                     time_limit=TimeLimit(stop_after) if stop_after else None, side_by_side=side_by_side,

@@ -15,8 +15,9 @@ from ..data.brought import bring
 from ..deploy.precision import Precision
 from ..errors import UserError, visible
 from ..files import check_file
+from ..text import PlainConsole
 from ._device import find_device
-from ._output import console, make_console, show
+from ._output import console, show
 
 
 def predict(
@@ -99,7 +100,7 @@ def _table(rows: list[Prediction]) -> Table:
 
 @contextmanager
 def _progress(images: int) -> Iterator[Callable[[int], None]]:
-    err = make_console(stderr=True)
+    err = PlainConsole(stderr=True)
     columns = (TextColumn("images"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task("", total=images)

@@ -6,8 +6,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tyro.conf import Positional
 
 from ..files import check_file
+from ..text import PlainConsole
 from ._device import find_device
-from ._output import console, make_console, show
+from ._output import console, show
 
 LARGE = 8_000_000  # bytes of a page
 
@@ -45,7 +46,7 @@ def report(
         check_matplotlib()
     columns = (BarColumn(30), TextColumn("{task.completed:.0f}/{task.total}"), TimeElapsedColumn())
     with Progress(
-        *columns, TextColumn("{task.description}", markup=False), console=make_console(stderr=True), transient=True
+        *columns, TextColumn("{task.description}", markup=False), console=PlainConsole(stderr=True), transient=True
     ) as progress:
         task = progress.add_task("", total=None, completed=-1, visible=False)
 

@@ -25,13 +25,14 @@ from ..files import check_folder
 from ..models._registry import all_options
 from ..runs import RunFolder
 from ..runs.leftovers import remove_if_empty
+from ..text import PlainConsole
 from ..train import Recipe, Stopped, TimeLimit, distributed, load_recipe, train_all
 from ..train.recipe import ABOUT
 from ..train.recipe_files import Reported
 from ..train.tables import DataTable, TrainingTable
 from ._device import find_device
 from ._display import TrainingDisplay
-from ._output import console, make_console, millions, show_each
+from ._output import console, millions, show_each
 from ._summary import show_results
 from .recipes import reported_cost
 
@@ -87,7 +88,7 @@ def train(request: TrainRequest) -> None:
         _print_plans(request.recipes, device, arguments.json)
         return
     with process_group(device) as (device, is_first):
-        progress = make_console(stderr=arguments.json, quiet=not is_first)
+        progress = PlainConsole(stderr=arguments.json, quiet=not is_first)
         display = TrainingDisplay(progress, [recipe.training.epochs for recipe in request.runs])
         with display, run_folders(request) as jobs:
             try:

@@ -14,6 +14,7 @@ from tyro.conf import Positional
 
 from ..errors import UserError
 from ..files import check_folder
+from ..text import PlainConsole
 from ..train import Stopped
 from ..train.distributed import rank, started_by_torchrun
 from ..train.tables import DataTable, Precision
@@ -24,7 +25,7 @@ from ..tuning.run import begin, free_folder
 from ..tuning.run import resume as go_on
 from ._device import find_device
 from ._display import TrainingDisplay
-from ._output import console, make_console, show
+from ._output import console, show
 from .train import process_group
 
 
@@ -127,7 +128,7 @@ def tune(
         seed=seed,
     )
     with process_group(device_name) as (device_name, is_first), _folder(out, network, dry_run) as folder:
-        progress = make_console(stderr=json, quiet=not is_first)
+        progress = PlainConsole(stderr=json, quiet=not is_first)
         with _display(progress) as display, _telling_how_to_go_on(resume or folder, network, dry_run):
             followed: dict[str, Any] = {"watch": partial(_watch, display), "tell": _teller(display)}
             followed |= {"device": device_name, "command": repeating}

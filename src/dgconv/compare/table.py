@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_atomically
-from .budget import TOLERANCE
 from .methods import DENSE
 
 JSON, MARKDOWN, CSV, PICTURE = "compare.json", "compare.md", "compare.csv", "compare.png"
@@ -58,13 +57,6 @@ class MethodResult:
     @property
     def error_text(self) -> str:
         return f"{self.error:.2f}" + (f" ± {self.error_spread:.2f}" if self.error_spread is not None else "")
-
-
-def budget_note(share: float, budget: float, method: str) -> str:
-    """Empty where the budget was met."""
-    if method == DENSE or abs(share - budget) <= TOLERANCE:
-        return ""
-    return f"off the budget: {100 * share:.1f} % of the MACs instead of {100 * budget:g} %"
 
 
 @dataclass(frozen=True)
