@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from ..data import EncodedSplit, Inputs
 from ..data.brought import Brought
 from ..data.corrupt import CorruptImage, CorruptImages
-from ..data.decode import default_workers
 from ..deploy import storage
 from ..deploy.precision import Precision, prepare_as
 from ..errors import UserError
@@ -78,7 +77,6 @@ class Predictor:
 
     def _batches(self, images: Brought, corrupt: CorruptImages, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs of the network, and the places of their images."""
-        workers = default_workers() if workers is None else workers
         _, height, width = self.inputs.input_size
         split = EncodedSplit(
             images,
