@@ -124,6 +124,7 @@ PixelTile pixel_tile_of(int outputs, bool is_one_tap, std::index_sequence<size..
                                tiles[] = {pixel_tile<size + 1, VECTORS, false>...};
     return is_one_tap ? one_tap[outputs - 1] : tiles[outputs - 1];
 }
+constexpr int MOST_VECTORS = 3;
 // As many outputs as there are registers for.
 constexpr int most_outputs(int vectors) { return vectors == 1 ? TILE : 2 * TILE / vectors; }
 template <int VECTORS>
@@ -132,8 +133,7 @@ PixelTile pixel_tile_of(int outputs, bool is_one_tap) {
 }
 INLINE PixelTile pixel_tile_of(int outputs, int vectors, bool is_one_tap) {
     if (vectors == 1) return pixel_tile_of<1>(outputs, is_one_tap);
-    if (vectors == 2) return pixel_tile_of<2>(outputs, is_one_tap);
-    return vectors == 3 ? pixel_tile_of<3>(outputs, is_one_tap) : pixel_tile_of<4>(outputs, is_one_tap);
+    return vectors == 2 ? pixel_tile_of<2>(outputs, is_one_tap) : pixel_tile_of<MOST_VECTORS>(outputs, is_one_tap);
 }
 
 // One item of a direct convolution.
@@ -199,7 +199,7 @@ class Direct {
     // How many vectors of pixels make the largest tile, its outputs being an equal part of all.
     static int vectors_at_once(int outputs, int pixels) {
         int best = 1, largest = 0;
-        for (int vectors = 1; vectors <= smaller(3, divide_up(pixels, WIDTH)); ++vectors) {
+        for (int vectors = 1; vectors <= smaller(MOST_VECTORS, divide_up(pixels, WIDTH)); ++vectors) {
             const int tiles = divide_up(outputs, most_outputs(vectors)), size = 64 * vectors * outputs / tiles;
             if (size > largest) best = vectors, largest = size;
         }
