@@ -147,6 +147,17 @@ def test_how_much_the_choice_depends_on_the_image_is_said(head_served, browser_p
         assert f"in {100 * share:.0f}" in said
 
 
+def test_what_it_is_worth_to_look_at_the_image_is_said_of_each_layer(head_served, browser_page):
+    page = settled_at(browser_page(), head_served)
+    page.wait_for_selector(".layer .worth:not(:empty)")
+    worth, said = head_served.session.worth(), page.locator(".layer .worth").all_inner_texts()
+    assert len(said) == len(worth["layers"])
+    for text, layer in zip(said, worth["layers"], strict=True):
+        assert [float(points.replace("−", "-")) for points in re.findall(r"[+−][0-9.]+", text)] == pytest.approx(
+            layer, abs=0.051
+        )
+
+
 def settled_at(page, server):
     page.goto(server.url)
     return settled(page)
@@ -202,7 +213,7 @@ def test_the_slider_asks_once_and_shows_the_last(head_served, browser_page):
       }
     }""")
     settled(page, "0.25")
-    assert asked == ["look?image=0&rate=0.25", "average?rate=0.25"]
+    assert [what for what in asked if what != "worth"] == ["look?image=0&rate=0.25", "average?rate=0.25"]
 
     page.evaluate("""() => {
       const look = source.look;  // as if the network were slow at this rate

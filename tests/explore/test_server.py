@@ -40,6 +40,7 @@ def test_answers(served):
     assert b"<h1" in page
     assert ask(served, "GET", "/api/look?image=17&rate=0.75")[1] == session.look("17", 0.75)
     assert ask(served, "GET", "/api/average?rate=0.75")[1] == session.average(0.75)
+    assert ask(served, "GET", "/api/worth")[1] == session.worth()
     status, image, headers = ask(served, "GET", "/api/image?number=17")
     assert image == session.show(session.images["17"])
     assert image["label"] == session.data.classes[session.images["17"].label]

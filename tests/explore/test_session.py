@@ -51,7 +51,16 @@ def test_the_average_image(session, directly):
         assert sum(look[layer].int() for look in looks).flatten().tolist() == counted.tolist()
 
 
+def test_what_it_is_worth_to_look_at_the_image(session):
+    worth = session.worth()
+    assert 0 < worth["images"] <= len(session.data.test)
+    assert len(worth["layers"]) == len(session.layers)
+    assert all(-100 <= points <= 100 for layer in worth["layers"] for points in layer)
+    assert session.worth() is worth, "found once"
+
+
 def test_the_trained_network_stays_as_it_was(session):
+    session.worth()
     for rate in session.rates:
         session.look("0", rate)
     saved = load_model(session.run.folder).state_dict()
@@ -76,7 +85,7 @@ def test_everything_is_prepared_once(head_folder):
     session.prepare_all(stopped)
     assert not session._made._made, "stopped before it began"
     session.prepare_all(Event())
-    assert {key for key in session._made._made if key != "calibration"} == {
+    assert {key for key in session._made._made if key not in ("calibration", "worth")} == {
         (what, rate) for what in ("network", "average") for rate in (0.5, 0.75)
     }
     assert session.network(0.5) is session.network(0.5)
@@ -87,8 +96,9 @@ def test_what_was_asked_for_comes_first(head_folder, monkeypatch):
     prepared = []
     monkeypatch.setattr(session, "network", prepared.append)
     monkeypatch.setattr(session, "average", lambda rate: session.__setattr__("_asked_last", 0.2))
+    monkeypatch.setattr(session, "worth", lambda: prepared.append("worth"))
     session.prepare_all(Event())
-    assert prepared == [0.75, 0.2, 0.3, 0.8], "after the first one somebody asked for 0.2"
+    assert prepared == [0.75, 0.2, 0.3, 0.8, "worth"], "after the first one somebody asked for 0.2"
 
 
 def test_rates(head_folder):

@@ -86,6 +86,17 @@ def test_only_the_clicked_table_sorts(page):
     assert numbers == sorted(numbers)
 
 
+def test_what_choices_are_worth_is_told(page, contents):
+    table = contents.sections[0].layers
+    dynamic = [layer for layer in table.layers if layer.worth]
+    assert dynamic
+    assert table.images_frozen
+    there = "section[aria-labelledby=run-1] .worth"
+    assert texts(page, f"{there} tbody th") == [layer.name for layer in dynamic]
+    assert values(page, there, "One choice") == pytest.approx([layer.worth.choice for layer in dynamic])
+    assert values(page, there, "One gate") == pytest.approx([layer.worth.gate for layer in dynamic])
+
+
 def test_curves_can_be_read(page, report_runs):
     metrics = [read_metrics(run.folder) for run in report_runs]
     data = json.loads(page.locator("#chart-data").text_content())

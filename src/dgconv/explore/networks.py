@@ -3,7 +3,7 @@
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..analysis.frozen import Worth, worth_by_layer
 from ..analysis.rate import set_rate
 from ..analysis.recording import Recording, record
 from ..cost.image_cost import ImageCost
+from ..data.base import Batch
 from ..deploy import PreparedModel, prepare
 from ..environment import one_thread
 from ..errors import UserError
@@ -96,6 +98,17 @@ class NetworkAtRate:
                 with _TRACING:
                     network(images)
         return recording
+
+    def worth(self, recording: Recording, images: Sequence[Batch]) -> dict[str, Worth]:
+        """What it is worth to each layer to look at the image, found on a copy."""
+        network = self.copy()
+
+        def call(x: Tensor) -> Tensor:
+            with _TRACING:
+                logits: Tensor = network(x)
+            return logits
+
+        return worth_by_layer(network, recording, images, call)
 
 
 def _seconds(network: nn.Module, image: Tensor) -> float:

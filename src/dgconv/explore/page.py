@@ -28,7 +28,7 @@ def static_page(session: Session, ids: Sequence[str], tell: Callable[[float], No
         averages.append(session.average(rate))
         for id in ids:
             looks[id].append(session.look(id, rate))
-    return _page(session.describe(ids) | {"looks": looks, "averages": averages})
+    return _page(session.describe(ids) | {"looks": looks, "averages": averages, "worth": session.worth()})
 
 
 def _page(data: dict[str, Any]) -> str:

@@ -122,7 +122,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self._url().path == "/" and self._is_ours():
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.page)
         else:
-            self._answer({"/api/look": self._look, "/api/average": self._average, "/api/image": self._image})
+            asked = {"look": self._look, "average": self._average, "worth": self._worth, "image": self._image}
+            self._answer({f"/api/{name}": answer for name, answer in asked.items()})
 
     def do_POST(self) -> None:
         self._answer({"/api/upload": self._upload})
@@ -132,6 +133,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _average(self, given: Parameters) -> Any:
         return self.server.session.average(_number(given, "rate"))
+
+    def _worth(self, given: Parameters) -> Any:
+        return self.server.session.worth()
 
     def _image(self, given: Parameters) -> Any:
         session = self.server.session

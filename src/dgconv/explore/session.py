@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..analysis.frozen import some_images
 from ..analysis.rate import CALIBRATION_BATCH, CALIBRATION_IMAGES, calibration_images
 from ..analysis.recording import Recording
 from ..analysis.trained_run import TrainedRun
@@ -96,6 +97,11 @@ class Session:
             "kept": [pack_bytes(recording.layers[name].kept) for name in self.layers],
         }
 
+    def worth(self) -> dict[str, Any]:
+        """By how many points the error rises, at the trained rate, if a layer does not look at the image."""
+        worth: dict[str, Any] = self._made.get("worth", self._freeze)
+        return worth
+
     def network(self, rate: float) -> NetworkAtRate:
         if rate not in self.rates:
             known = ", ".join(f"{known:.4g}" for known in self.rates)
@@ -114,6 +120,8 @@ class Session:
                     return
                 with suppress(UserError):  # whoever asks for this rate is told
                     prepare(rate)
+        if not stop.is_set():
+            self.worth()
 
     def _adapt(self, rate: float) -> NetworkAtRate:
         if rate == self.trained_rate:
@@ -123,6 +131,15 @@ class Session:
     def _calibration(self) -> Tensor:
         images: Tensor = self._made.get("calibration", lambda: calibration_images(self.data.train, self.run.device))
         return images[: calibration_count(self.data.input_size)]
+
+    def _freeze(self) -> dict[str, Any]:
+        network, images = self.network(self.trained_rate), some_images(self.run.model, self.data, self.run.device)
+        recording = self._made.get(("average", self.trained_rate), lambda: self._record(self.trained_rate))
+        worth = network.worth(recording, images)
+        return {
+            "images": sum(len(labels) for _, labels in images),
+            "layers": [[worth[name].choice, worth[name].gate] for name in self.layers],
+        }
 
     def _record(self, rate: float) -> Any:
         return self.network(rate).record(sample(self.run.data.test, AVERAGED, AVERAGED_BATCH, self.run.device))

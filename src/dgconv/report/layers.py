@@ -8,8 +8,10 @@ from statistics import median
 
 from torch import Tensor
 
+from ..analysis.frozen import Worth, some_images, worth_by_layer
 from ..analysis.trained_run import TrainedRun
 from ..cost.macs import MacCount
+from ..data.base import Batch
 from ..deploy import PreparedModel, prepare
 from ..environment import describe_environment
 from ..errors import UserError
@@ -33,6 +35,7 @@ class Layer:
     kept_share: float | None
     seconds: float | None
     deciding: float | None  # seconds of it, for a dynamic layer
+    worth: Worth | None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class LayerTable:
     count: MacCount
     times: LayerTimes | None
     images_recorded: int  # 0: kept shares are those of the options, or of the images that MACs were measured on
+    images_frozen: int  # on which it was measured what choices are worth
 
     @property
     def shows_kept(self) -> bool:
@@ -81,9 +85,14 @@ def layers_of(run: TrainedRun, missing: list[Missing]) -> LayerTable:
     """The table of a run's layers; without weights or data, what follows from the options."""
     count = count_network(run, "paper")
     kept: dict[str, float] = {}
+    worth: dict[str, Worth] = {}
+    frozen: list[Batch] | None = None
     if run.is_dynamic:
         recording = attempt("kept shares recorded on the test images", lambda: run.recording, missing)
         kept = {name: 1 - layer.pruned_share for name, layer in recording.layers.items()} if recording else {}
+        if recording:
+            frozen = attempt("what choices are worth", lambda: some_images(run.model, run.data, run.device), missing)
+            worth = worth_by_layer(run.model, recording, frozen) if frozen else {}
     times = attempt("time by layer", lambda: measure_layers(run, {layer.name for layer in count.layers}), missing)
     layers = []
     for number, layer in enumerate(count.layers, start=1):
@@ -100,9 +109,11 @@ def layers_of(run: TrainedRun, missing: list[Missing]) -> LayerTable:
                 kept_share=kept.get(layer.name, layer.kept_share),
                 seconds=time.total if time else None,
                 deciding=time.deciding if time and time.deciding else None,
+                worth=worth.get(layer.name),
             )
         )
-    return LayerTable(layers, count, times, run.recording.images if kept else 0)
+    images_frozen = sum(len(labels) for _, labels in frozen or ())
+    return LayerTable(layers, count, times, run.recording.images if kept else 0, images_frozen)
 
 
 def measure_layers(run: TrainedRun, names: Collection[str]) -> LayerTimes:

@@ -56,13 +56,14 @@ class Grid {
     this.cursor = null; // [head, channel]
     this.title = element("h3", {}, layer.name);
     this.facts = element("p");
+    this.worth = element("p", { className: "worth" });
     this.canvas = element("canvas", { tabIndex: 0 });
     this.canvas.setAttribute("role", "img");
     this.box = element("div", { className: "scroll" }, this.canvas);
     this.section = element(
       "section",
       { className: layer.channels > MANY ? "layer wide" : "layer" },
-      element("div", { className: "facts" }, this.title, this.facts),
+      element("div", { className: "facts" }, this.title, this.facts, this.worth),
       this.box,
     );
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
@@ -73,6 +74,13 @@ class Grid {
       if (this.canvas.matches(":focus-visible")) this.moveTo(this.cursor ?? [0, 0]);
     });
     this.canvas.addEventListener("keydown", (event) => this.step(event));
+  }
+
+  // By how many points the error of some test images rises if the layer does not look at the image.
+  tellWorth([choice, gate], images) {
+    const points = (value) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`;
+    this.worth.textContent = `error with one choice for all images ${points(choice)}, with one gate ${points(gate)}`;
+    this.worth.title = `points, of ${images} test images, at the rate of the training`;
   }
 
   // a, b: masks (b may be null); average: counts of `images` test images, or null while they are not known

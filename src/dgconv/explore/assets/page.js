@@ -65,6 +65,7 @@ async function refresh() {
     if (isStale()) return;
     show({ a, b, average });
     $("status").textContent = "";
+    learnWorth();
   } catch (error) {
     if (!isStale()) {
       tellError(error);
@@ -73,6 +74,19 @@ async function refresh() {
     }
   } finally {
     clearTimeout(slow);
+  }
+}
+
+// What it is worth to each layer to look at the image: it takes a while to find out, and is asked for once.
+let isWorthAsked = false;
+async function learnWorth() {
+  if (isWorthAsked) return;
+  isWorthAsked = true;
+  try {
+    const { images, layers } = await source.worth();
+    grids.forEach((grid, i) => grid.tellWorth(layers[i], images));
+  } catch (error) {
+    tellError(error);
   }
 }
 

@@ -1,6 +1,6 @@
 // Where answers come from: the server, or the page itself where it was written to a file.
-// A source has look(image, rate) and average(rate), the rate given by its place on the slider; a live one also
-// has upload(file) and image(number). All return promises, and fail with an Error that says why.
+// A source has look(image, rate) and average(rate), the rate given by its place on the slider, and worth(); a live one
+// also has upload(file) and image(number). All return promises, and fail with an Error that says why.
 
 function liveSource(data) {
   const answers = new Map();
@@ -29,6 +29,7 @@ function liveSource(data) {
   return {
     look: (image, rate) => askOnce(`api/look?image=${encodeURIComponent(image.id)}&rate=${data.rates[rate]}`),
     average: (rate) => askOnce(`api/average?rate=${data.rates[rate]}`),
+    worth: () => askOnce("api/worth"),
     image: (number) => ask(`api/image?number=${encodeURIComponent(number)}`),
     upload: async (file) => {
       if (file.size > data.maxBytes) {
@@ -46,5 +47,6 @@ function staticSource(data) {
   return {
     look: async (image, rate) => data.looks[image.id][rate],
     average: async (rate) => data.averages[rate],
+    worth: async () => data.worth,
   };
 }
