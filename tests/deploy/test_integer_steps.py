@@ -137,8 +137,8 @@ def test_groups_that_share_a_vector(
     assert same_bits(PreparedModel(graph)(x), expected(graph, x))
 
 
-@pytest.mark.parametrize("channels", [31, 32, 33, 64, 96])
-@pytest.mark.parametrize("size", [(1, 1), (2, 3), (5, 62), (4, 125), (6, 64)])
+@pytest.mark.parametrize("channels", [31, 32, 96])
+@pytest.mark.parametrize("size", [(1, 1), (5, 62), (3, 125)])
 @pytest.mark.parametrize("with_residual", [False, True])
 def test_depthwise_rows_of_any_length(channels: int, size: tuple[int, int], with_residual: bool, any_isa: str) -> None:
     """Of 32 channels two pixels are taken at a time; rows are cut where a buffer ends."""
