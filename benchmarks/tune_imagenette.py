@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import tyro
@@ -36,7 +37,7 @@ class Bar:
 
 
 def main(
-    data_dir: Path,
+    data_dir: tyro.conf.Positional[Path],
     work: Path = Path("build/tune_imagenette"),
     dense: Path | None = None,
     time: float = 90.0,
@@ -44,7 +45,7 @@ def main(
     learning_rate: float | None = None,
     dense_epochs: int = DENSE_EPOCHS,
     threads: int = 1,
-    json_file: Path | None = None,
+    json_file: Annotated[Path | None, tyro.conf.arg(name="json")] = None,
 ) -> None:
     """Train, tune and measure; print the bars."""
     work.mkdir(parents=True, exist_ok=True)
