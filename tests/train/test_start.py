@@ -4,9 +4,12 @@ import json
 import shutil
 
 import pytest
+import torch
+from torch import nn
 
 from dgconv.cli import main
 from dgconv.train import Recipe, train
+from dgconv.train.beginning import memory_format_of
 
 SMALL = {"stages": (1,), "growth": (4,), "image_size": 8, "batch_size": 256}
 
@@ -29,6 +32,22 @@ class Listener:
     def step(self, index, epoch, done, loss): ...
 
     def epoch(self, index, metrics): ...
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_broken"),
+    [
+        (nn.Conv2d(3, 48, 1, 2), True),
+        (nn.Conv2d(24, 48, 1, 2, groups=8), True),
+        (nn.Conv2d(3, 48, 1), False),
+        (nn.Conv2d(3, 48, 3, 2), False),
+        (nn.Conv2d(16, 48, 1, 2), False),
+    ],
+)
+def test_what_torch_breaks_with_channels_last_is_trained_without(layer, is_broken):
+    """Else it writes beyond its memory, and the process dies some time later."""
+    found = memory_format_of(nn.Sequential(nn.ReLU(), layer), torch.device("cpu"), torch.bfloat16)
+    assert found == (torch.contiguous_format if is_broken else torch.channels_last)
 
 
 def test_the_first_step_is_timed_once(tmp_path):

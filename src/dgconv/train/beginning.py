@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data import Data
 from ..data.sample import labelled_sample, sample
@@ -23,6 +23,7 @@ from .recipe import Recipe
 from .run_state import refuse_other_recipe
 
 MEASURED_IMAGES = 128  # on which a MAC budget is kept
+FEW_CHANNELS = 16  # from which on oneDNN has them in whole vectors
 
 
 def refuse_mistakes(recipe: Recipe, folder: Path, data: Data, resume_from: Checkpoint | None) -> None:
@@ -58,12 +59,20 @@ def build_model(recipe: Recipe, data: Data, is_resumed: bool) -> ImageClassifier
 
 def memory_format_of(model: ImageClassifier, device: torch.device, dtype: torch.dtype) -> torch.memory_format:
     """In which a network trains fastest: on a CPU with channels last, but for dynamic convolutions of more than a pixel
-    in float32, whose kernels work on planes."""
+    in float32, whose kernels work on planes, and for what torch breaks."""
     if device.type == "cuda":
         return model.gpu_memory_format
     wide = any(max(layer.kernel_size) > 1 for _, layer in dynamic_layers(model))
     on_planes = wide and dtype == torch.float32 and sparse_training.is_there()
-    return torch.contiguous_format if on_planes else torch.channels_last
+    return torch.contiguous_format if on_planes or any(map(_breaks, model.modules())) else torch.channels_last
+
+
+def _breaks(layer: nn.Module) -> bool:
+    """Whether torch writes beyond its memory in the layer's backward pass on a CPU with channels last: seen with torch
+    2.13, one pixel, a stride of 2, and 3 to 12 channels, as at the beginning of RepVGG."""
+    if not isinstance(layer, nn.Conv2d) or layer.kernel_size != (1, 1) or max(layer.stride) == 1:
+        return False
+    return layer.in_channels // layer.groups < FEW_CHANNELS
 
 
 def teacher_of(recipe: Recipe, data: Data, device: torch.device) -> ImageClassifier | None:
