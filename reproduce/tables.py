@@ -104,7 +104,8 @@ def tuned_networks(root: Path) -> str:
     for row in found["rows"]:
         seconds = str(row["seconds"])
         if "error" in row:
-            rows.append([f"`{row['network']}`", "", "", *[""] * len(columns), f"failed: {row['error']}", seconds])
+            why = row["error"].partition(";")[0]  # and not what to do about it
+            rows.append([f"`{row['network']}`", "", "", *[""] * len(columns), f"failed: {why}", seconds])
             continue
         taken = [row["milliseconds"][precision].get(form) for precision, form in columns]
         rows.append(
